@@ -21,7 +21,7 @@ use crate::{
     error::ActorError,
     model_policy::Policy,
     retry::Retry,
-    rollout_driver::run_episodes,
+    rollout_driver::run_episodes_on,
 };
 
 /// Questions per page of a listing.
@@ -191,6 +191,18 @@ pub async fn evaluate(
     questions: &[Question],
     seed: u64,
     concurrency: usize,
+    on_done: impl FnMut(usize),
+) -> (EvaluationMetrics, Vec<EpisodeRecord>) {
+    evaluate_on(&[policy], settings, questions, seed, concurrency, on_done).await
+}
+
+/// Does the same with several copies of a policy, for instance one for each engine.
+pub async fn evaluate_on(
+    policies: &[&dyn Policy],
+    settings: &EpisodeSettings,
+    questions: &[Question],
+    seed: u64,
+    concurrency: usize,
     mut on_done: impl FnMut(usize),
 ) -> (EvaluationMetrics, Vec<EpisodeRecord>) {
     let specs: Vec<EpisodeSpec> = questions
@@ -198,7 +210,7 @@ pub async fn evaluate(
         .map(|question| evaluation_spec(&question.question_id, seed))
         .collect();
     let count = |done, _: &Trajectory| on_done(done);
-    let outcomes = run_episodes(policy, settings, &specs, concurrency, count).await;
+    let outcomes = run_episodes_on(policies, settings, &specs, concurrency, count).await;
     let trajectories = outcomes.iter().map(|outcome| &outcome.trajectory);
     evaluation_of(&settings.chat, questions, trajectories)
 }

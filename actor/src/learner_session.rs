@@ -64,7 +64,7 @@ impl LearnerSession {
             run_id: self.run_id.clone(),
         };
         // Encoded once: each attempt shares the bytes.
-        let group = encode_within(request, MAX_GROUP_BYTES);
+        let group = group_within(request, MAX_GROUP_BYTES);
         let submit = async || self.client.clone().submit(group.clone()).await;
         // The learner may play the group again for as long as the lease lasts.
         let retry = lasting(self.retry, claim.lease_seconds);
@@ -86,7 +86,7 @@ impl LearnerSession {
             lease_id: claim.lease_id,
             trajectories,
         };
-        let part = EncodedEvaluation::from(&request);
+        let part = part_within(request, MAX_GROUP_BYTES);
         let submit = async || self.client.clone().submit_evaluation(part.clone()).await;
         let retry = lasting(self.retry, claim.lease_seconds);
         retry.call("Learner.SubmitEvaluation", submit).await?;
@@ -97,8 +97,7 @@ impl LearnerSession {
 /// Encodes a group of at most `max_bytes`. The learner would refuse a larger one and hand it out
 /// again without end. Its trajectories become unscored instead, with the reason, so that the run
 /// continues without it.
-fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
-    let group_index = request.group_index;
+fn group_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
     let group = EncodedGroup::from(&request);
     let size_bytes = group.bytes().len();
     if size_bytes <= max_bytes {
@@ -108,15 +107,42 @@ fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
         "the group has {size_bytes} bytes, but a message may have {max_bytes}; lower \
          learner.group_size or learner.rollout.max_context_tokens"
     );
+    let group_index = request.group_index;
     tracing::error!(group_index, reason, "a group cannot be submitted");
-    for trajectory in &mut request.trajectories {
+    fail(&mut request.trajectories, &reason);
+    EncodedGroup::from(&request)
+}
+
+/// Does the same for a part of an evaluation.
+fn part_within(mut request: SubmitEvaluationRequest, max_bytes: usize) -> EncodedEvaluation {
+    let part = EncodedEvaluation::from(&request);
+    let size_bytes = part.bytes().len();
+    if size_bytes <= max_bytes {
+        return part;
+    }
+    let reason = format!(
+        "the part of the evaluation has {size_bytes} bytes, but a message may have {max_bytes}; \
+         lower learner.rollout.max_context_tokens"
+    );
+    let part_id = request.part_id;
+    tracing::error!(
+        part_id,
+        reason,
+        "a part of an evaluation cannot be submitted"
+    );
+    fail(&mut request.trajectories, &reason);
+    EncodedEvaluation::from(&request)
+}
+
+/// Makes unscored trajectories of all of them.
+fn fail(trajectories: &mut [Trajectory], reason: &str) {
+    for trajectory in trajectories {
         let question_id = std::mem::take(&mut trajectory.question_id);
         *trajectory = Trajectory {
             question_id,
-            ..failed_trajectory(trajectory.member, reason.clone())
+            ..failed_trajectory(trajectory.member, reason.to_owned())
         };
     }
-    EncodedGroup::from(&request)
 }
 
 fn verdict_name(verdict: SubmitVerdict) -> &'static str {
@@ -152,9 +178,9 @@ mod tests {
             run_id: "r".to_owned(),
         };
         let size = EncodedGroup::from(&request).bytes().len();
-        let whole = encode_within(request.clone(), size).decode().unwrap();
+        let whole = group_within(request.clone(), size).decode().unwrap();
         assert_eq!(whole, request);
-        let reduced = encode_within(request, size - 1).decode().unwrap();
+        let reduced = group_within(request, size - 1).decode().unwrap();
         assert_eq!((reduced.group_index, reduced.lease_id), (3, 4));
         for (member, trajectory) in reduced.trajectories.iter().enumerate() {
             assert_eq!(trajectory.member as usize, member);
@@ -162,5 +188,34 @@ mod tests {
             assert!(!trajectory.scored && trajectory.segments.is_empty());
             assert!(trajectory.failure.contains("learner.group_size"));
         }
+    }
+
+    #[test]
+    fn a_part_over_the_limit_is_submitted_without_scores() {
+        let trajectory = Trajectory {
+            scored: true,
+            question_id: "q".to_owned(),
+            segments: vec![proto::v1::Segment {
+                tokens: vec![7; 1_000],
+                ..proto::v1::Segment::default()
+            }],
+            ..Trajectory::default()
+        };
+        let request = SubmitEvaluationRequest {
+            part_id: 3,
+            lease_id: 4,
+            trajectories: vec![trajectory],
+            ..SubmitEvaluationRequest::default()
+        };
+        let size = EncodedEvaluation::from(&request).bytes().len();
+        let whole = part_within(request.clone(), size).decode().unwrap();
+        assert_eq!(whole, request);
+        let reduced = part_within(request, size - 1).decode().unwrap();
+        assert_eq!((reduced.part_id, reduced.lease_id), (3, 4));
+        let [trajectory] = &reduced.trajectories[..] else {
+            panic!("{reduced:?}")
+        };
+        assert!(!trajectory.scored && trajectory.question_id == "q");
+        assert!(trajectory.failure.contains("max_context_tokens"));
     }
 }

@@ -4,9 +4,16 @@
 //! a reason outside the agent yields an unscored trajectory and the error. It never stops the other
 //! episodes.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    iter,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::join_all, stream};
 use proto::{
     TRACES,
     v1::{Observation, Trajectory},
@@ -57,11 +64,49 @@ pub async fn run_episodes(
     settings: &EpisodeSettings,
     specs: &[EpisodeSpec],
     concurrency: usize,
-    mut on_done: impl FnMut(usize, &Trajectory),
+    on_done: impl FnMut(usize, &Trajectory),
 ) -> Vec<RolloutOutcome> {
+    run_episodes_on(&[policy], settings, specs, concurrency, on_done).await
+}
+
+/// Does the same with several copies of a policy, for instance one for each engine. Each begins
+/// another episode when one of its own ends.
+pub async fn run_episodes_on(
+    policies: &[&dyn Policy],
+    settings: &EpisodeSettings,
+    specs: &[EpisodeSpec],
+    concurrency: usize,
+    on_done: impl FnMut(usize, &Trajectory),
+) -> Vec<RolloutOutcome> {
+    let at_once = concurrency.div_ceil(policies.len().max(1)).max(1);
+    let (begun, done) = (AtomicUsize::new(0), Mutex::new((0, on_done)));
+    let done = |trajectory: &Trajectory| {
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, on_done) = &mut *done;
+        *count += 1;
+        on_done(*count, trajectory);
+    };
+    let share = |policy| run_share(policy, settings, (specs, &begun), at_once, &done);
+    let shares = join_all(policies.iter().map(|&policy| share(policy))).await;
+    let outcomes: BTreeMap<usize, RolloutOutcome> = shares.into_iter().flatten().collect();
+    outcomes.into_values().collect()
+}
+
+/// Runs episodes from the number `begun` on, which others count on as well, `at_once` at a time.
+async fn run_share(
+    policy: &dyn Policy,
+    settings: &EpisodeSettings,
+    (specs, begun): (&[EpisodeSpec], &AtomicUsize),
+    at_once: usize,
+    done: impl Fn(&Trajectory),
+) -> Vec<(usize, RolloutOutcome)> {
+    let next = || {
+        let index = begun.fetch_add(1, Ordering::Relaxed);
+        specs.get(index).map(|spec| (index, spec))
+    };
     // `buffered` would return the outcomes in order, but a slow episode would then hold up the
     // start of later ones.
-    let mut running = stream::iter(specs.iter().enumerate())
+    let mut running = stream::iter(iter::from_fn(next))
         .map(|(index, spec)| async move {
             let member = spec.coordinates.member;
             let span = tracing::trace_span!(
@@ -70,13 +115,13 @@ pub async fn run_episodes(
             let outcome = run_episode(policy, settings, spec).instrument(span).await;
             (index, outcome)
         })
-        .buffer_unordered(concurrency.max(1));
-    let mut outcomes = BTreeMap::new();
+        .buffer_unordered(at_once);
+    let mut outcomes = Vec::new();
     while let Some((index, outcome)) = running.next().await {
-        on_done(outcomes.len() + 1, &outcome.trajectory);
-        outcomes.insert(index, outcome);
+        done(&outcome.trajectory);
+        outcomes.push((index, outcome));
     }
-    outcomes.into_values().collect()
+    outcomes
 }
 
 /// A started episode, with the first request and the newest observation.

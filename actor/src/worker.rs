@@ -21,7 +21,7 @@ use proto::{
 };
 use tokio::sync::watch;
 
-use self::claim_loops::Submissions;
+use self::claim_loops::WorkInProgress;
 use crate::{
     config::ActorConfig,
     engine::Engine,
@@ -148,7 +148,7 @@ struct Actor {
     /// Constrains completions, also those of evaluations.
     constrainer: Option<Arc<Constrainer>>,
     version: watch::Receiver<u64>,
-    submissions: Submissions,
+    in_progress: WorkInProgress,
 }
 
 impl Actor {
@@ -176,7 +176,9 @@ impl Actor {
             first.policy_version,
             limits.max_context_tokens,
             &config.engine,
-            placement,
+            // Weights travel in the dtype in which the learner computes, and another one would give
+            // other log-probabilities.
+            placement.or_dtype_of(&model.weights),
         )?;
         metrics::set_policy_version(first.policy_version);
         let (published, version) = watch::channel(first.policy_version);
@@ -212,7 +214,7 @@ impl Actor {
             env_nodes,
             settings: episode_settings,
             version,
-            submissions: Submissions::default(),
+            in_progress: WorkInProgress::default(),
         };
         Ok((actor, published))
     }

@@ -6,7 +6,7 @@ mod env;
 
 use std::sync::Arc;
 
-use actor::evaluate;
+use actor::{Policy, evaluate, evaluate_on};
 use baselines::{
     Demonstrations, Demonstrator, DemonstratorMix, OraclePolicy, RandomPolicy, ScriptedPolicy,
     Solutions, demonstrate,
@@ -77,13 +77,19 @@ async fn the_random_policy_depends_on_neither_concurrency_nor_order() {
         first,
         evaluate(&random, &settings, &questions, 1, 1, |_| ()).await
     );
-    let (_, episodes) = first;
+    let (_, ref episodes) = first;
     let budget = STEP_BUDGET as usize;
     assert!(episodes.iter().all(|episode| episode.steps.len() <= budget));
     let reversed: Vec<_> = questions.iter().rev().cloned().collect();
+    // Several copies share the questions.
+    let copies: [&dyn Policy; 3] = [&random, &random, &random];
+    for concurrency in [1, 7] {
+        let shared = evaluate_on(&copies, &settings, &questions, 1, concurrency, |_| ()).await;
+        assert_eq!(first, shared);
+    }
     let (_, mut backwards) = evaluate(&random, &settings, &reversed, 1, 2, |_| ()).await;
     backwards.reverse();
-    assert_eq!(backwards, episodes);
+    assert_eq!(&backwards, episodes);
 }
 
 #[tokio::test]

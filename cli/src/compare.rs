@@ -9,7 +9,7 @@ use std::{
     path::PathBuf,
 };
 
-use actor::{EpisodeRecord, EvaluationMetrics};
+use actor::{EpisodeRecord, EvaluationMetrics, Policy};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use policy::random::derive_seed;
@@ -276,8 +276,10 @@ impl Round<'_> {
         let concurrency = policy.config().evaluation.concurrency;
         let on_done = |done: usize| stage.set(done as u64);
         let (metrics, episodes) = match open.with_decoding(shots, decoding)? {
-            DecodingPolicy::Policy(policy) => {
-                actor::evaluate(&*policy, &settings, questions, seed, concurrency, on_done).await
+            DecodingPolicy::Policies(policies) => {
+                let policies: Vec<&dyn Policy> = policies.iter().map(|it| &**it).collect();
+                actor::evaluate_on(&policies, &settings, questions, seed, concurrency, on_done)
+                    .await
             }
             DecodingPolicy::Chat(model) => {
                 actor::evaluate_chat(&model, &settings, questions, seed, concurrency, on_done).await

@@ -34,8 +34,9 @@ pub(crate) struct RunConfig {
     pub(crate) threads: usize,
     /// Device that samples and trains: `auto`, `cpu`, `cuda` or `cuda:N`.
     pub(crate) device: DeviceChoice,
-    /// Dtype of the forward pass: `auto`, `f32` or `bf16`. Trained weights have master copies in
-    /// f32.
+    /// Dtype of the forward pass: `auto`, `f32` or `bf16`. `auto` is f32 on the CPU and bf16 on
+    /// other devices, and for an actor the dtype of the learner. Trained weights have master copies
+    /// in f32.
     pub(crate) dtype: DTypeChoice,
     /// Questions and databases.
     pub(crate) data: DataConfig,
@@ -355,7 +356,8 @@ impl LearnerRole {
             .others
             .get("warm_start")
             .and_then(|it| it.get("enabled"));
-        enabled.and_then(toml::Value::as_bool).unwrap_or_default()
+        let default = WarmStartConfig::default().enabled;
+        enabled.and_then(toml::Value::as_bool).unwrap_or(default)
     }
 }
 

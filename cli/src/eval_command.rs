@@ -54,19 +54,22 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         PolicyChoice::Base => PolicyName::Base,
         PolicyChoice::Model => PolicyName::Model,
     };
-    let policy: Box<dyn Policy> = match args.policy {
-        PolicyChoice::Random | PolicyChoice::Oracle => evaluator.scripted(name, &chat),
+    let policies: Vec<Box<dyn Policy>> = match args.policy {
+        PolicyChoice::Random | PolicyChoice::Oracle => vec![evaluator.scripted(name, &chat)],
         PolicyChoice::Base | PolicyChoice::Model => {
-            Box::new(evaluator.model(&evaluator.engine(&model, 0)?, &chat, mode)?)
+            let models = evaluator.models(&evaluator.engines(&model, 0)?, &chat, mode)?;
+            let boxed = |model| Box::new(model) as Box<dyn Policy>;
+            models.into_iter().map(boxed).collect()
         }
     };
+    let policies: Vec<&dyn Policy> = policies.iter().map(|policy| &**policy).collect();
     let evaluated = EvaluatedPolicy {
         policy: name,
         step: 0,
         mode,
     };
     let (evaluation, episodes) = evaluator
-        .evaluate(evaluated, &*policy, &chat, &args.split, &questions)
+        .evaluate(evaluated, &policies, &chat, &args.split, &questions)
         .await?;
     // Files are written first: if standard output is closed, printing ends the program.
     if let Some(path) = &args.json {
@@ -145,7 +148,7 @@ fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
     if args.temperature != 0.0 {
         rollout.sampling.temperature = args.temperature;
     }
-    rollout.shots = args.shots;
+    rollout.shots = args.shots.unwrap_or(rollout.shots);
     config
         .validate()
         .context("--temperature or --shots cannot be used")?;

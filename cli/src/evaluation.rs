@@ -27,6 +27,7 @@ use crate::{
     progress::Progress,
     setup::Setup,
     shutdown::unless_interrupted,
+    threads,
 };
 
 /// The questions that a run is evaluated on.
@@ -158,6 +159,31 @@ pub(crate) fn model_policy(
     Ok(ModelPolicy::new(engine.clone(), sampling).constrained(constrainer.map(Arc::new)))
 }
 
+/// Starts engines that together have a slot for each episode that an evaluation runs at once. The
+/// first of the pair is the policy version, the second the tokens of a context.
+pub(crate) fn spawn_engines(
+    config: &RunConfig,
+    model: &Model,
+    (policy_version, context_tokens): (u64, u32),
+    count: usize,
+) -> Result<Vec<Engine>> {
+    let settings = EngineSettings {
+        slots: config.evaluation.concurrency.div_ceil(count),
+        ..config.actor.engine.clone()
+    };
+    let (context_tokens, placement) = (context_tokens as usize, config.placement());
+    let spawn = |_| Engine::spawn(model, policy_version, context_tokens, &settings, placement);
+    Ok((0..count).map(spawn).collect::<Result<_, _>>()?)
+}
+
+/// Returns copies of a policy as [`Evaluator::evaluate`] takes them.
+pub(crate) fn copies(policies: &[ModelPolicy]) -> Vec<&dyn Policy> {
+    policies
+        .iter()
+        .map(|policy| policy as &dyn Policy)
+        .collect()
+}
+
 /// Evaluates policies and makes the records.
 pub(crate) struct Evaluator<'a> {
     pub(crate) config: &'a RunConfig,
@@ -233,20 +259,30 @@ impl Evaluator<'_> {
         }
     }
 
-    /// Starts an engine that samples from `model`.
+    /// Starts an engine that samples from `model`, beside other work of this process.
     pub(crate) fn engine(&self, model: &Model, policy_version: u64) -> Result<Engine> {
-        let settings = EngineSettings {
-            slots: self.config.evaluation.concurrency,
-            ..self.config.actor.engine.clone()
-        };
-        let context_tokens = self.config.learner.rollout.max_context_tokens as usize;
-        Ok(Engine::spawn(
-            model,
-            policy_version,
-            context_tokens,
-            &settings,
-            self.config.placement(),
-        )?)
+        Ok(self.spawn(model, policy_version, 1)?.swap_remove(0))
+    }
+
+    /// Starts as many engines as the process has threads for.
+    pub(crate) fn engines(&self, model: &Model, policy_version: u64) -> Result<Vec<Engine>> {
+        self.spawn(model, policy_version, threads::engines(self.config)?)
+    }
+
+    fn spawn(&self, model: &Model, policy_version: u64, count: usize) -> Result<Vec<Engine>> {
+        let context_tokens = self.config.learner.rollout.max_context_tokens;
+        spawn_engines(self.config, model, (policy_version, context_tokens), count)
+    }
+
+    /// Returns a policy for each engine.
+    pub(crate) fn models(
+        &self,
+        engines: &[Engine],
+        chat: &Arc<Chat>,
+        mode: DecodingMode,
+    ) -> Result<Vec<ModelPolicy>> {
+        let policy = |engine| self.model(engine, chat, mode);
+        engines.iter().map(policy).collect()
     }
 
     /// Returns a policy that samples on `engine`.
@@ -264,11 +300,12 @@ impl Evaluator<'_> {
         model_policy(engine, chat, rollout, sampling)
     }
 
-    /// Runs one episode of `policy` per question and returns the record and the episodes.
+    /// Runs one episode per question and returns the record and the episodes. `policies` are copies
+    /// of one policy, which share the questions.
     pub(crate) async fn evaluate(
         &self,
         evaluated: EvaluatedPolicy,
-        policy: &dyn Policy,
+        policies: &[&dyn Policy],
         chat: &Arc<Chat>,
         split: &str,
         questions: &[v1::Question],
@@ -280,8 +317,8 @@ impl Evaluator<'_> {
             _ => self.progress.stage(&title, total, "episodes"),
         };
         let settings = self.episode_settings(chat);
-        let evaluation = actor::evaluate(
-            policy,
+        let evaluation = actor::evaluate_on(
+            policies,
             &settings,
             questions,
             derive_seed(self.config.seed, "evaluation"),

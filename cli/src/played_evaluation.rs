@@ -33,7 +33,9 @@ struct PlannedSet {
     evaluated: EvaluatedPolicy,
     /// The split of the record.
     split: String,
-    questions: Vec<Question>,
+    questions: Arc<[Question]>,
+    /// Their ids, as the learner gets them.
+    ids: Arc<[String]>,
 }
 
 /// The evaluations that a run has not recorded yet.
@@ -65,17 +67,28 @@ impl<'a> PlayedEvaluations<'a> {
             chat,
             progress,
         };
+        let shared = |questions: &[Question]| {
+            let ids = questions.iter().map(|it| it.question_id.clone());
+            (Arc::from(questions), ids.collect::<Arc<[String]>>())
+        };
+        // Shared by all evaluations of a split, of which a long run has many.
+        let table: Vec<_> = drawn
+            .table
+            .iter()
+            .map(|(split, it)| (split, shared(it)))
+            .collect();
+        let curve = shared(&drawn.curve);
         for step in 0..=last {
             if step == 0 || step == last {
-                for (split, questions) in &drawn.table {
+                for (split, questions) in &table {
                     planned.add(&known, (step, DecodingMode::Greedy), split, questions);
                 }
-                let main = &drawn.table[0].1;
+                let main = &table[0].1;
                 planned.add(&known, (step, DecodingMode::Sampled), MAIN, main);
             }
             if every > 0 && (step.is_multiple_of(every) || step == last) {
                 for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
-                    planned.add(&known, (step, mode), CURVE_SPLIT, &drawn.curve);
+                    planned.add(&known, (step, mode), CURVE_SPLIT, &curve);
                 }
             }
         }
@@ -87,7 +100,7 @@ impl<'a> PlayedEvaluations<'a> {
         known: &[Evaluation],
         (step, mode): (u64, DecodingMode),
         split: &str,
-        questions: &[Question],
+        (questions, ids): &(Arc<[Question]>, Arc<[String]>),
     ) {
         let policy = match step {
             0 => PolicyName::Base,
@@ -100,7 +113,8 @@ impl<'a> PlayedEvaluations<'a> {
         let planned = PlannedSet {
             evaluated,
             split: split.to_owned(),
-            questions: questions.to_vec(),
+            questions: Arc::clone(questions),
+            ids: Arc::clone(ids),
         };
         self.sets.insert((step, evaluated.title(split)), planned);
     }
@@ -146,10 +160,9 @@ impl<'a> PlayedEvaluations<'a> {
     pub(crate) fn for_learner(&self, config: &LearnerRole) -> EvaluationPlan {
         let mut plan = EvaluationPlan::new();
         for ((version, name), planned) in &self.sets {
-            let ids = planned.questions.iter().map(|it| it.question_id.clone());
             plan.entry(*version).or_default().push(EvaluationSet {
                 name: name.clone(),
-                question_ids: ids.collect(),
+                question_ids: Arc::clone(&planned.ids),
                 sampling: match planned.evaluated.mode {
                     DecodingMode::Greedy => SamplingSettings::greedy(),
                     DecodingMode::Sampled => config.learner.rollout.sampling,

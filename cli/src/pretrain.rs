@@ -31,7 +31,7 @@ use crate::{
     args::PretrainArgs,
     config::{DataConfig, RunConfig},
     demonstrations::{corrected_episodes, demonstrations},
-    evaluation::{EvaluatedPolicy, Evaluator, questions},
+    evaluation::{EvaluatedPolicy, Evaluator, copies, questions},
     progress::Progress,
     setup::{Setup, with_tools},
     shutdown::{Interrupted, read_unless_interrupted},
@@ -324,13 +324,19 @@ impl Pretraining<'_> {
         };
         let setup = Setup::open(&config, self.progress)?;
         let evaluator = self.evaluator(&config, &setup);
-        let engine = evaluator.engine(model, step)?;
+        let engines = evaluator.engines(model, step)?;
         let chat = Arc::new(model.chat.clone());
-        let policy = evaluator.model(&engine, &chat, DecodingMode::Greedy)?;
+        let policies = evaluator.models(&engines, &chat, DecodingMode::Greedy)?;
         let mut questions = questions(&setup, split)?;
         questions.truncate(config.evaluation.questions);
         let (evaluation, _) = evaluator
-            .evaluate(evaluated, &policy, &chat, recorded_as, &questions)
+            .evaluate(
+                evaluated,
+                &copies(&policies),
+                &chat,
+                recorded_as,
+                &questions,
+            )
             .await?;
         self.folder.append_evaluation(&evaluation)?;
         Ok(())

@@ -6,9 +6,10 @@
 //! same time: the learner waits for its groups, then the actors wait for its weights. At a higher
 //! staleness, and during the evaluation of a checkpoint, more threads are runnable than there are
 //! cores. None of them spins or holds a lock that another needs, so the operating system shares the
-//! cores out. A process of `sqlenv actor` has one engine, and so has a run on a GPU. SQL has a pool
-//! of its own (`env.sql_threads`): one thread per core for short statements, and as many for long
-//! ones, which mostly wait. Tokio's workers only pass messages.
+//! cores out. Evaluations of the table, of `eval`, `compare` and `pretrain` have as many engines as
+//! a local run. A process of `sqlenv actor` has one engine, and so has a run on a GPU. SQL has a
+//! pool of its own (`env.sql_threads`): one thread per core for short statements, and as many for
+//! long ones, which mostly wait. Tokio's workers only pass messages.
 
 use std::thread;
 
@@ -24,8 +25,8 @@ pub(crate) fn or_cores(count: usize) -> usize {
     }
 }
 
-/// Returns the number of engines of a local run: one per thread on the CPU, one on another device,
-/// which a single engine keeps busy.
+/// Returns the number of engines of a local run, or of an evaluation by itself: one per thread on
+/// the CPU, one on another device, which a single engine keeps busy.
 pub(crate) fn engines(config: &RunConfig) -> Result<usize> {
     let device = config.device.open()?;
     Ok(if device.is_cpu() {

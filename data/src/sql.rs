@@ -13,7 +13,7 @@ use rusqlite::limits::Limit;
 use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, OpenFlags, PrepFlags, Statement, ffi};
 
-use crate::sql_text::{first_keyword, normal_form};
+use crate::sql_text::{SqlToken, first_keyword, normal_form, sql_tokens};
 use crate::{DataError, text};
 
 /// The number of SQLite instructions that a gold query may spend.
@@ -77,6 +77,8 @@ impl GoldDatabase {
         let tables_read = Arc::new(Mutex::new(Vec::<String>::new()));
         let seen = Arc::clone(&tables_read);
         let authorizer = move |context: AuthContext<'_>| match context.action {
+            // Agents may not read SQLite's own tables either.
+            AuthAction::Read { table_name, .. } if is_reserved(table_name) => Authorization::Deny,
             AuthAction::Read { table_name, .. } => {
                 let mut tables = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 tables.push(table_name.to_owned());
@@ -179,6 +181,11 @@ impl GoldDatabase {
     }
 }
 
+fn is_reserved(table: &str) -> bool {
+    let prefix = table.get(..7);
+    prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case("sqlite_"))
+}
+
 /// Says what is wrong with gold SQL that SQLite would explain badly or not at all.
 fn check_text(sql: &str) -> Result<(), String> {
     if sql.starts_with(text::BYTE_ORDER_MARK) {
@@ -194,6 +201,11 @@ fn check_text(sql: &str) -> Result<(), String> {
             true => "the gold SQL is empty; write a SELECT".to_owned(),
             false => "the gold SQL holds only comments; write a SELECT".to_owned(),
         });
+    }
+    // Before SQLite sees it: each further statement would take a call of rusqlite within another.
+    let mut rest = sql_tokens(sql).skip_while(|token| *token != SqlToken::Symbol(";"));
+    if rest.any(|token| !matches!(token, SqlToken::Gap(_) | SqlToken::Symbol(";"))) {
+        return Err("the gold SQL has more than one statement; keep one".to_owned());
     }
     match first_keyword(sql).as_str() {
         "SELECT" | "WITH" => Ok(()),
@@ -298,7 +310,10 @@ mod tests {
     #[test]
     fn what_is_no_query_has_a_reason_of_its_own() {
         let database = GoldDatabase::guard(Connection::open_in_memory().unwrap()).unwrap();
+        let many = "SELECT 1;".repeat(100_000);
         for (sql, part) in [
+            (many.as_str(), "more than one statement"),
+            ("SELECT name FROM sqlite_master", "prohibited"),
             ("", "is empty"),
             (" \n", "is empty"),
             ("-- SELECT 1", "only comments"),

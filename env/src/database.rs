@@ -3,6 +3,8 @@
 //! Invariant: a [`Database`] exists only for a file whose SHA-256 was checked. From then on the
 //! file is taken as immutable. `sandbox` runs the agents' statements.
 
+use std::collections::BTreeMap;
+
 use data::DatabaseFile;
 use rusqlite::Connection;
 
@@ -10,7 +12,7 @@ use crate::{
     error::EnvError,
     row_reader::read_rows,
     rows::ResultLimits,
-    sandbox::inspection::inspect,
+    sandbox::{authorizer::authorize_reads, inspection::inspect},
     schema::{Schema, Table},
     settings::SqlLimits,
 };
@@ -63,51 +65,68 @@ impl Database {
     }
 }
 
-fn read_schema(connection: &Connection, limits: &ResultLimits) -> rusqlite::Result<(Schema, u32)> {
+fn read_schema(
+    connection: &mut Connection,
+    limits: &ResultLimits,
+) -> rusqlite::Result<(Schema, u32)> {
     let names: Vec<(String, bool)> = connection
         .prepare(
+            // Agents cannot query virtual tables, whose module may be missing here.
             "SELECT name, type = 'table' FROM sqlite_master WHERE type IN ('table', 'view') AND \
-             name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid",
+             NOT (type = 'table' AND rootpage = 0) AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
+             ORDER BY rowid",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
-    let mut tables = Vec::new();
+    let mut columns_of = Vec::with_capacity(names.len());
+    let mut tables = BTreeMap::new();
     let mut longest_row_bytes = 0;
-    for (name, is_table) in &names {
-        let read = || {
-            let columns = columns(connection, name)?;
-            let longest = match is_table {
-                true => longest_row(connection, name, &columns)?,
-                false => 0,
-            };
-            Ok((read_table(connection, name, &columns, limits)?, longest))
-        };
-        match read() {
-            Ok((table, longest)) => {
-                longest_row_bytes = longest_row_bytes.max(longest);
-                tables.push(table);
-            }
-            // A view may name a table that is gone. The tables can be asked about all the same.
-            Err(error) if !is_table && is_broken(&error) => {
+    for (place, (name, is_table)) in names.iter().enumerate() {
+        columns_of.push(columns(connection, name));
+        if let (true, Ok(columns)) = (is_table, &columns_of[place]) {
+            longest_row_bytes = longest_row_bytes.max(longest_row(connection, name, columns)?);
+            tables.insert(place, read_table(connection, name, columns, limits)?);
+        }
+    }
+    // Agents query a view under the authorizer. One that it denies, for instance because it calls
+    // random(), would show other rows on each node.
+    let all = names.iter().map(|(name, _)| name.as_str());
+    authorize_reads(connection, all, false)?;
+    for (place, ((name, is_table), columns)) in names.iter().zip(columns_of).enumerate() {
+        if tables.contains_key(&place) {
+            continue;
+        }
+        match columns.and_then(|columns| read_table(connection, name, &columns, limits)) {
+            Ok(table) => drop(tables.insert(place, table)),
+            // The tables can be asked about all the same.
+            Err(error) if !is_table && is_unusable(&error) => {
                 tracing::warn!(view = name, %error, "a view cannot be read, so it is left out");
             }
             Err(error) => return Err(error),
         }
     }
+    let tables = tables.into_values().collect();
     Ok((Schema { tables }, longest_row_bytes))
 }
 
-/// Whether a statement names a table, a column or a function that does not exist. Damage, limits
-/// and what the sandbox refuses are other errors.
-fn is_broken(error: &rusqlite::Error) -> bool {
-    let is_unknown = error.sqlite_error_code() == Some(rusqlite::ErrorCode::Unknown);
-    is_unknown && error.to_string().starts_with("no such ")
+/// Whether a statement names a table, a column or a function that does not exist, or what agents
+/// may not use. Damage and limits are other errors.
+fn is_unusable(error: &rusqlite::Error) -> bool {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::AuthorizationForStatementDenied) => true,
+        Some(rusqlite::ErrorCode::Unknown) => {
+            let reason = error.to_string();
+            reason.starts_with("no such ") || reason.starts_with("not authorized to use function")
+        }
+        _ => false,
+    }
 }
 
 /// Returns the names and types of the columns.
 fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<(String, String)>> {
     connection
-        .prepare("SELECT name, type FROM pragma_table_info(?1)")?
+        // Generated columns are among them; hidden ones of virtual tables are not.
+        .prepare("SELECT name, type FROM pragma_table_xinfo(?1) WHERE hidden <> 1")?
         .query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect()
 }

@@ -4,7 +4,7 @@
 //! episodes are sampled with one weights version. An episode is a function of the version, the
 //! seed and its question, so neither the number of actors nor their failures change a result.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use policy::SamplingSettings;
 use proto::v1::Trajectory;
@@ -20,7 +20,7 @@ pub struct EvaluationSet {
     /// Names the set in [`TrainEvent::Evaluation`](crate::TrainEvent::Evaluation).
     pub name: String,
     /// The questions, of which each has one episode.
-    pub question_ids: Vec<String>,
+    pub question_ids: Arc<[String]>,
     /// How completions are sampled.
     pub sampling: SamplingSettings,
     /// The seed of all episodes.

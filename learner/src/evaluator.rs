@@ -249,7 +249,7 @@ mod tests {
     fn set() -> EvaluationSet {
         EvaluationSet {
             name: "curve".to_owned(),
-            question_ids: vec!["q".to_owned()],
+            question_ids: ["q".to_owned()].into(),
             sampling: SamplingSettings::greedy(),
             seed: 1,
         }

@@ -79,6 +79,12 @@ pub struct Network {
     pub optimizer: AdamW,
 }
 
+/// The master copies and the optimizer of a network at one moment.
+pub(crate) struct TrainingState {
+    parameters: BTreeMap<String, Parameter>,
+    optimizer: AdamW,
+}
+
 impl Network {
     /// Returns a network that starts from a copy of `weights`, on their device and in their dtype.
     ///
@@ -121,6 +127,21 @@ impl Network {
     pub fn set_parameters(&mut self, parameters: BTreeMap<String, Parameter>) -> Result<()> {
         self.parameters = parameters;
         self.rebuild()
+    }
+
+    /// Returns the master copies and the optimizer as they are now. Updates make new tensors, so
+    /// this copies no weights.
+    pub(crate) fn training_state(&self) -> TrainingState {
+        TrainingState {
+            parameters: self.parameters.clone(),
+            optimizer: self.optimizer.clone(),
+        }
+    }
+
+    /// Returns to an earlier state.
+    pub(crate) fn put_back(&mut self, state: TrainingState) -> Result<()> {
+        self.optimizer = state.optimizer;
+        self.set_parameters(state.parameters)
     }
 
     /// Returns the device that computes.

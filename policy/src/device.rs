@@ -14,6 +14,7 @@ use crate::cuda::pool::DeviceMemoryPool;
 use crate::{
     error::{PolicyError, Result},
     model::Model,
+    weights::Weights,
 };
 
 /// The device that computes: `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -178,7 +179,7 @@ impl From<DeviceChoice> for String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DTypeChoice {
-    /// f32 on the CPU, bf16 elsewhere.
+    /// f32 on the CPU, bf16 elsewhere; for an actor, what the learner computes in.
     #[default]
     Auto,
     /// f32.
@@ -215,6 +216,18 @@ impl Placement {
     pub fn place(self, model: &Model) -> Result<Model> {
         let (device, dtype) = self.open()?;
         model.to(&device, dtype)
+    }
+
+    /// Returns the placement with the dtype of these weights, unless a dtype was chosen.
+    #[must_use]
+    pub fn or_dtype_of(self, weights: &Weights) -> Self {
+        let is_bf16 = weights.iter().all(|(_, it)| it.dtype() == DType::BF16);
+        let dtype = match (self.dtype, is_bf16) {
+            (DTypeChoice::Auto, true) => DTypeChoice::Bf16,
+            (DTypeChoice::Auto, false) => DTypeChoice::F32,
+            (chosen, _) => chosen,
+        };
+        Self { dtype, ..self }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The loops of an actor: claim, play, submit.
 //!
-//! Invariant: no piece of work is played while it is being submitted.
+//! Invariant: no piece of work is played twice at a time.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{MutexGuard, PoisonError},
     time::Duration,
 };
@@ -25,8 +25,8 @@ use crate::{
     metrics::{self, InFlight},
 };
 
-/// The pause after a claim that gives what is being submitted.
-const SUBMITTING_PAUSE: Duration = Duration::from_millis(200);
+/// The pause after a claim that gives what this actor plays or submits already.
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 /// After how long without work an actor says so, for the first time and again.
 const NO_WORK: Duration = Duration::from_secs(60);
@@ -38,37 +38,85 @@ enum Work {
     Evaluation(EvaluationClaim),
 }
 
+impl Work {
+    fn id(&self) -> WorkId {
+        match self {
+            Self::Group(claim) => WorkId::Group(claim.group_index),
+            Self::Evaluation(claim) => WorkId::Part(claim.part_id, claim.policy_version),
+        }
+    }
+
+    fn lease_id(&self) -> u64 {
+        match self {
+            Self::Group(claim) => claim.lease_id,
+            Self::Evaluation(claim) => claim.lease_id,
+        }
+    }
+
+    /// Returns the oldest policy version that may sample it.
+    fn min_policy_version(&self) -> u64 {
+        match self {
+            Self::Group(claim) => claim.min_policy_version,
+            Self::Evaluation(claim) => claim.policy_version,
+        }
+    }
+}
+
 /// Names a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WorkId {
     Group(u64),
-    Part(u64),
+    /// A part of an evaluation of a policy version.
+    Part(u64, u64),
 }
 
-/// What is being submitted. If its lease has ended, the learner may hand it out again before it has
-/// the result.
+/// What this actor plays or submits. If a lease has ended, the learner may hand out the work again
+/// before it has the result.
 #[derive(Default)]
-pub(super) struct Submissions(std::sync::Mutex<BTreeSet<WorkId>>);
+pub(super) struct WorkInProgress(std::sync::Mutex<BTreeMap<WorkId, Progress>>);
 
-impl Submissions {
-    fn begin(&self, work: WorkId) -> Submitting<'_> {
-        self.lock().insert(work);
-        Submitting(self, work)
+/// Work that is played or submitted.
+struct Progress {
+    /// The newest lease of it.
+    lease_id: u64,
+    /// The policy version of this actor when it began.
+    version: u64,
+}
+
+impl WorkInProgress {
+    fn begin(&self, work: &Work, version: u64) -> InProgress<'_> {
+        let lease_id = work.lease_id();
+        self.lock()
+            .insert(work.id(), Progress { lease_id, version });
+        InProgress(self, work.id(), lease_id)
     }
 
-    fn contains(&self, work: WorkId) -> bool {
-        self.lock().contains(&work)
+    /// Returns whether the result of what is in progress will do for this claim, whose lease it
+    /// then takes. It will not if the learner was restarted to an older version in the meantime.
+    fn takes(&self, claimed: &Work, version: u64) -> bool {
+        let mut in_progress = self.lock();
+        let will_do =
+            |it: &&mut Progress| (claimed.min_policy_version()..=version).contains(&it.version);
+        let found = in_progress.get_mut(&claimed.id()).filter(will_do);
+        found.map(|it| it.lease_id = claimed.lease_id()).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<WorkId>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkId, Progress>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Names work as being submitted until it is dropped.
-struct Submitting<'a>(&'a Submissions, WorkId);
+/// Names work as in progress until it is dropped. Its last field is the lease that it began with.
+struct InProgress<'a>(&'a WorkInProgress, WorkId, u64);
 
-impl Drop for Submitting<'_> {
+impl InProgress<'_> {
+    /// Returns the newest lease of the work.
+    fn lease_id(&self) -> u64 {
+        self.0.lock().get(&self.1).map_or(self.2, |it| it.lease_id)
+    }
+}
+
+impl Drop for InProgress<'_> {
     fn drop(&mut self) {
         self.0.lock().remove(&self.1);
     }
@@ -109,27 +157,30 @@ impl Actor {
         claimer: &Mutex<()>,
         player: Option<SemaphorePermit<'_>>,
     ) -> Result<(), ActorError> {
-        let work = {
+        let (work, in_progress) = {
             let _permit = claimer.lock().await;
-            self.next_work().await?
+            let work = self.next_work().await?;
+            // Before another loop claims.
+            let in_progress = self.in_progress.begin(&work, self.version());
+            (work, in_progress)
         };
         let span = Span::current();
         match work {
-            Work::Group(claim) => {
+            Work::Group(mut claim) => {
                 span.record("group", claim.group_index);
                 span.record("policy_version", self.version());
                 let _in_flight = InFlight::group();
                 let trajectories = self.roll_out(&claim).await?;
-                let _submitting = self.submissions.begin(WorkId::Group(claim.group_index));
                 drop(player);
+                claim.lease_id = in_progress.lease_id();
                 self.learner.submit(&claim, trajectories).await
             }
-            Work::Evaluation(claim) => {
+            Work::Evaluation(mut claim) => {
                 span.record("evaluation_part", claim.part_id);
                 span.record("policy_version", claim.policy_version);
                 let played = self.evaluate(&claim).await?;
-                let _submitting = self.submissions.begin(WorkId::Part(claim.part_id));
                 drop(player);
+                claim.lease_id = in_progress.lease_id();
                 match played {
                     Some(trajectories) => {
                         self.learner.submit_evaluation(&claim, trajectories).await
@@ -138,6 +189,15 @@ impl Actor {
                 }
             }
         }
+    }
+
+    /// Returns the work, or nothing after a pause if this actor plays or submits it already.
+    async fn unless_in_progress(&self, work: Work) -> Option<Work> {
+        if !self.in_progress.takes(&work, self.version()) {
+            return Some(work);
+        }
+        tokio::time::sleep(BUSY_PAUSE).await;
+        None
     }
 
     /// Claims until there is something to play.
@@ -150,25 +210,19 @@ impl Actor {
                 // Handed out before a restart that took the learner to an older version: the lease
                 // is void.
                 Some(Outcome::Group(claim)) if claim.min_policy_version > self.version() => {}
-                Some(Outcome::Group(claim))
-                    if self.submissions.contains(WorkId::Group(claim.group_index)) =>
-                {
-                    tokio::time::sleep(SUBMITTING_PAUSE).await;
-                }
-                Some(Outcome::Evaluation(claim))
-                    if self.submissions.contains(WorkId::Part(claim.part_id)) =>
-                {
-                    tokio::time::sleep(SUBMITTING_PAUSE).await;
-                }
-                Some(Outcome::Group(claim)) => {
-                    metrics::record_idle(began.elapsed());
-                    return Ok(Work::Group(claim));
-                }
                 // As above: the learner was restarted, and evaluates another version by now.
                 Some(Outcome::Evaluation(claim)) if claim.policy_version != self.version() => {}
+                Some(Outcome::Group(claim)) => {
+                    if let Some(work) = self.unless_in_progress(Work::Group(claim)).await {
+                        metrics::record_idle(began.elapsed());
+                        return Ok(work);
+                    }
+                }
                 Some(Outcome::Evaluation(claim)) => {
-                    metrics::record_idle(began.elapsed());
-                    return Ok(Work::Evaluation(claim));
+                    if let Some(work) = self.unless_in_progress(Work::Evaluation(claim)).await {
+                        metrics::record_idle(began.elapsed());
+                        return Ok(work);
+                    }
                 }
                 Some(Outcome::Wait(wait)) => {
                     if let Some(waited) = reminder.due(Instant::now().into_std()) {

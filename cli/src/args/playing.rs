@@ -37,9 +37,9 @@ pub(crate) struct EvalArgs {
     /// Sampling temperature; 0: greedy.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) temperature: f32,
-    /// Solved examples before each question: 0, 1 or 3.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) shots: u32,
+    /// Solved examples before each question: 0, 1 or 3; default: as in the settings.
+    #[arg(long)]
+    pub(crate) shots: Option<u32>,
     /// Env-node (http://HOST:PORT), or several separated by commas; default: one in this process.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) env: Option<String>,

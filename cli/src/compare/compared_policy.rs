@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use actor::{Engine, EngineSettings, EpisodeSettings, Policy};
+use actor::{Engine, EpisodeSettings, Policy};
 use anyhow::{Context as _, Result, bail, ensure};
 use baselines::{ChatApi, OraclePolicy, RandomPolicy, ScriptedPolicy, Solutions};
 use learner::config::RolloutConfig;
@@ -16,9 +16,10 @@ use report::EpisodeLimits;
 use super::{CompareArgs, Round, shared_settings::SharedSettings};
 use crate::{
     config::RunConfig,
-    evaluation::{episode_settings, model_policy},
+    evaluation::{episode_settings, model_policy, spawn_engines},
     model_source,
     setup::{self, Setup},
+    threads,
 };
 
 /// How completions are chosen.
@@ -58,13 +59,15 @@ pub(super) struct OpenPolicy {
 enum ActionSource {
     Random,
     Oracle(Arc<Solutions>),
-    Model(Engine),
+    /// On several engines.
+    Model(Vec<Engine>),
     Api(ChatApi),
 }
 
 /// A policy with its decoding.
 pub(super) enum DecodingPolicy {
-    Policy(Box<dyn Policy>),
+    /// Copies, which share the questions.
+    Policies(Vec<Box<dyn Policy>>),
     Chat(ChatApi),
 }
 
@@ -164,20 +167,16 @@ impl ComparedPolicy {
     }
 
     fn with_model(&self, model: &Model) -> Result<OpenPolicy> {
-        let settings = EngineSettings {
-            slots: self.config.evaluation.concurrency,
-            ..self.config.actor.engine.clone()
-        };
         // The limits may be those of another model, which reads more.
         let mut rollout = self.config.learner.rollout.clone();
         let most = u32::try_from(model.config.max_positions).unwrap_or(u32::MAX);
         rollout.max_context_tokens = rollout.max_context_tokens.min(most);
-        let context_tokens = rollout.max_context_tokens as usize;
-        let placement = self.config.placement();
-        let engine = Engine::spawn(model, 0, context_tokens, &settings, placement)?;
+        let count = threads::engines(&self.config)?;
+        let limits = (0, rollout.max_context_tokens);
+        let engines = spawn_engines(&self.config, model, limits, count)?;
         Ok(OpenPolicy {
             chat: Arc::new(model.chat.clone()),
-            source: ActionSource::Model(engine),
+            source: ActionSource::Model(engines),
             rollout,
         })
     }
@@ -217,15 +216,20 @@ impl OpenPolicy {
             Decoding::Sampled => self.rollout.sampling,
         };
         let chat = || Arc::clone(&self.chat);
-        Ok(DecodingPolicy::Policy(match &self.source {
-            ActionSource::Random => Box::new(ScriptedPolicy::new(chat(), RandomPolicy)),
+        Ok(DecodingPolicy::Policies(match &self.source {
+            ActionSource::Random => vec![Box::new(ScriptedPolicy::new(chat(), RandomPolicy))],
             ActionSource::Oracle(solutions) => {
                 let oracle = OraclePolicy(Arc::clone(solutions));
-                Box::new(ScriptedPolicy::new(chat(), oracle))
+                vec![Box::new(ScriptedPolicy::new(chat(), oracle))]
             }
-            ActionSource::Model(engine) => {
+            ActionSource::Model(engines) => {
                 let rollout = self.rollout(shots);
-                Box::new(model_policy(engine, &self.chat, &rollout, sampling)?)
+                let policy = |engine| -> Result<Box<dyn Policy>> {
+                    Ok(Box::new(model_policy(
+                        engine, &self.chat, &rollout, sampling,
+                    )?))
+                };
+                engines.iter().map(policy).collect::<Result<_>>()?
             }
             ActionSource::Api(api) => {
                 let most = self.rollout.max_completion_tokens as usize;

@@ -39,7 +39,8 @@ pub(super) async fn grpo(
     curve.evaluate(&start, 0).await?;
     check_text_files(folder.path(), &start)?;
     let settings = LearnerConfig {
-        // The actors are part of this process.
+        // The actors are part of this process, so none is lost, and a slow one needs no deputy.
+        lease_seconds: u32::MAX,
         trust: TrustConfig::of_one_process(config.actor.concurrent_groups),
         ..config.learner.clone()
     };
@@ -175,7 +176,7 @@ impl LearningCurve<'_> {
             let policy = self.evaluator.model(&engine, &chat, mode)?;
             let (evaluation, _) = self
                 .evaluator
-                .evaluate(evaluated, &policy, &chat, CURVE_SPLIT, &self.questions)
+                .evaluate(evaluated, &[&policy], &chat, CURVE_SPLIT, &self.questions)
                 .await?;
             // The evaluation comes last: a run that stops in between writes both again.
             if is_best(&self.folder.read()?.evaluations, &evaluation) {

@@ -8,7 +8,7 @@ use policy::{Chat, Model};
 use proto::v1;
 use report::{DecodingMode, PolicyName, RunFolder};
 
-use crate::evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator};
+use crate::evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator, copies};
 
 /// The split of new questions on the databases of the training.
 const MAIN: &str = "eval";
@@ -32,7 +32,7 @@ pub(super) async fn scripted(
         let policy = evaluator.scripted(policy, &chat);
         for (split, questions) in table(evaluator) {
             let asked = (&*split, &*questions);
-            evaluate(folder, evaluator, evaluated, &*policy, &chat, asked).await?;
+            evaluate(folder, evaluator, evaluated, &[&*policy], &chat, asked).await?;
         }
     }
     Ok(())
@@ -50,11 +50,20 @@ pub(super) async fn base_before_warm_start(
         mode: DecodingMode::Greedy,
     };
     let chat = Arc::new(base.chat.clone());
-    let engine = evaluator.engine(base, 0)?;
-    let policy = evaluator.model(&engine, &chat, DecodingMode::Greedy)?;
+    let engines = evaluator.engines(base, 0)?;
+    let policies = evaluator.models(&engines, &chat, DecodingMode::Greedy)?;
     let (split, questions) = table(evaluator).swap_remove(0);
     let part = &questions[..questions.len().div_ceil(BASE_SHARE)];
-    evaluate(folder, evaluator, evaluated, &policy, &chat, (&split, part)).await
+    let asked = (&*split, part);
+    evaluate(
+        folder,
+        evaluator,
+        evaluated,
+        &copies(&policies),
+        &chat,
+        asked,
+    )
+    .await
 }
 
 /// Evaluates a model, greedy on all splits and sampled on `eval`.
@@ -66,14 +75,14 @@ pub(super) async fn model(
     step: u64,
 ) -> Result<()> {
     let chat = Arc::new(model.chat.clone());
-    let engine = evaluator.engine(model, step)?;
+    let engines = evaluator.engines(model, step)?;
     for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
         let evaluated = EvaluatedPolicy { policy, step, mode };
-        let model = evaluator.model(&engine, &chat, mode)?;
+        let models = evaluator.models(&engines, &chat, mode)?;
         for (split, questions) in table(evaluator) {
             if mode == DecodingMode::Greedy || split == MAIN {
                 let asked = (&*split, &*questions);
-                evaluate(folder, evaluator, evaluated, &model, &chat, asked).await?;
+                evaluate(folder, evaluator, evaluated, &copies(&models), &chat, asked).await?;
             }
         }
     }
@@ -90,7 +99,7 @@ async fn evaluate(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
     evaluated: EvaluatedPolicy,
-    policy: &dyn Policy,
+    policies: &[&dyn Policy],
     chat: &Arc<Chat>,
     (split, questions): (&str, &[v1::Question]),
 ) -> Result<()> {
@@ -98,7 +107,7 @@ async fn evaluate(
         return Ok(());
     }
     let (evaluation, episodes) = evaluator
-        .evaluate(evaluated, policy, chat, split, questions)
+        .evaluate(evaluated, policies, chat, split, questions)
         .await?;
     if split == MAIN && evaluated.mode == DecodingMode::Greedy {
         for transcript in evaluator.transcripts(evaluated.policy, &episodes) {

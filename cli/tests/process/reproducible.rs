@@ -22,7 +22,7 @@ fn weights(runs_dir: &Path, name: &str) -> Vec<u8> {
 }
 
 /// Asserts that learner and sampler of a synchronous run have the same policy, bit for bit.
-fn assert_no_mismatch(runs_dir: &Path, name: &str) {
+pub(crate) fn assert_no_mismatch(runs_dir: &Path, name: &str) {
     let text = fs::read_to_string(runs_dir.join(name).join("metrics.jsonl")).unwrap();
     let records = text.lines().map(|line| serde_json::from_str(line).unwrap());
     let steps: Vec<serde_json::Value> = records

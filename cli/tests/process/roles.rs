@@ -9,6 +9,7 @@ use std::{
 };
 
 use crate::program::{Running, serve, serve_with, sqlenv};
+use crate::reproducible::assert_no_mismatch;
 
 /// A run of 6 small steps with two actors. One is killed (SIGKILL) after the first step, and a
 /// third actor replaces it.
@@ -64,6 +65,27 @@ fn a_run_over_tcp_survives_a_killed_actor() {
     let weights = |dir| std::fs::read(Path::new(run_dir).join(dir).join("model.safetensors"));
     assert!(weights("model").unwrap() == weights("checkpoints/step_6/hf").unwrap());
     assert!(Path::new(run_dir).join("report.html").exists());
+}
+
+/// An actor without a setting computes in the dtype of the learner.
+#[test]
+fn a_run_in_bf16_over_tcp_has_no_mismatch() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("bf16");
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let listen = ["--listen", "127.0.0.1:0", "--env", &env];
+    let mut args = vec!["learner", "--preset", "smoke", "--set", "dtype=bf16"];
+    // The base policy has rewards that vary, which random weights have not.
+    args.extend(["--set", "model.random_weights=false"]);
+    args.extend(listen);
+    args.extend(["--run-dir", run_dir.to_str().unwrap()]);
+    let (mut learner, address) = serve(&args);
+    let actor = ["actor", "--env", &env, "--learner", &address];
+    let _actor = Running(sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap());
+    assert!(learner.0.wait().unwrap().success());
+    assert_no_mismatch(dir.path(), "bf16");
+    let saved = std::fs::read(run_dir.join("model/model.safetensors")).unwrap();
+    assert!(String::from_utf8_lossy(&saved[..4_096]).contains("\"dtype\":\"BF16\""));
 }
 
 /// A learner refuses other settings than those of the run, which stay unchanged.

@@ -75,7 +75,7 @@ pub(super) fn read(connection: &Connection) -> rusqlite::Result<SourceDatabase> 
 }
 
 fn read_table(connection: &Connection, name: &str) -> rusqlite::Result<SourceTable> {
-    let sql = "SELECT name, type, pk FROM pragma_table_info(?1) ORDER BY cid";
+    let sql = "SELECT name, type, pk FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid";
     let mut statement = connection.prepare(sql)?;
     let columns = statement.query_map([name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let columns: Vec<(String, String, i64)> = columns.collect::<rusqlite::Result<_>>()?;

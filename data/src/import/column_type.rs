@@ -77,6 +77,8 @@ pub(crate) struct ColumnGuess {
     has_text: bool,
     are_integers: bool,
     are_numbers: bool,
+    /// As before, but for NaN and the infinities.
+    are_numbers_or_unknown: bool,
     are_dates: bool,
     are_datetimes: bool,
 }
@@ -87,6 +89,7 @@ impl Default for ColumnGuess {
             has_text: false,
             are_integers: true,
             are_numbers: true,
+            are_numbers_or_unknown: true,
             are_dates: true,
             are_datetimes: true,
         }
@@ -103,6 +106,7 @@ impl ColumnGuess {
         self.has_text = true;
         self.are_integers &= is_integer(text);
         self.are_numbers &= is_number(text);
+        self.are_numbers_or_unknown &= is_number(text) || is_unknown_number(text);
         self.are_dates &= is_date(text);
         self.are_datetimes &= is_datetime(text);
     }
@@ -120,14 +124,24 @@ impl ColumnGuess {
         }
     }
 
-    /// Returns the type of a column of numbers. It is text if a number is too large for SQLite.
+    /// Returns the type of a column of numbers. It is text if a number is too large for SQLite. NaN
+    /// and the infinities become NULL.
     pub(crate) fn number_type(&self, fallback: ColumnType) -> ColumnType {
         match () {
             () if self.has_text && self.are_integers => ColumnType::Integer,
-            () if self.has_text && !self.are_numbers => ColumnType::Text,
+            () if self.has_text && !self.are_numbers_or_unknown => ColumnType::Text,
+            () if self.has_text && !self.are_numbers => ColumnType::Real,
             () => fallback,
         }
     }
+}
+
+/// Whether the text is what databases write for a number that is none, or that is infinite.
+fn is_unknown_number(text: &str) -> bool {
+    let text = text.strip_prefix('-').unwrap_or(text);
+    ["nan", "infinity", "inf"]
+        .iter()
+        .any(|it| text.eq_ignore_ascii_case(it))
 }
 
 /// Whether the text is a whole number as SQLite writes it. `007` and `+1` are not: as numbers they
@@ -257,6 +271,22 @@ mod tests {
         ];
         for (texts, expected) in cases {
             assert_eq!(guess(texts), expected, "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn a_column_of_numbers_stays_one_with_unknown_numbers() {
+        use ColumnType::{Integer, Real, Text};
+        let cases: [(&[&str], ColumnType); 4] = [
+            (&["1.50", "20", "NaN"], Real),
+            (&["-Infinity", "1"], Real),
+            (&["1", "2"], Integer),
+            (&["99999999999999999999", "NaN"], Text),
+        ];
+        for (texts, expected) in cases {
+            let mut guess = ColumnGuess::default();
+            texts.iter().for_each(|text| guess.see(&cell(text)));
+            assert_eq!(guess.number_type(Real), expected, "{texts:?}");
         }
     }
 

@@ -214,6 +214,7 @@ fn statements(sql: &str) -> impl Iterator<Item = DumpStatement<'_>> {
 struct TriggerWords {
     words: usize,
     is_create: bool,
+    is_temporary: bool,
     is_trigger: bool,
     after_semicolon: bool,
     at_end: bool,
@@ -224,7 +225,12 @@ impl TriggerWords {
         let is = |word: &str| token.text().eq_ignore_ascii_case(word);
         match self.words {
             0 => self.is_create = is("CREATE"),
-            1 | 2 if self.is_create && is("TRIGGER") => self.is_trigger = true,
+            1 if self.is_create => {
+                self.is_trigger = is("TRIGGER");
+                self.is_temporary = is("TEMP") || is("TEMPORARY");
+            }
+            // Behind another word it is the name of a table.
+            2 if self.is_temporary => self.is_trigger = is("TRIGGER"),
             _ => {}
         }
         self.words += 1;
@@ -264,6 +270,8 @@ mod tests {
             ]
         );
         assert!(divided(" -- nothing\n;").is_empty());
+        let named = "CREATE TABLE trigger (a); CREATE VIEW trigger AS SELECT 1; SELECT 1";
+        assert_eq!(divided(named).len(), 3);
     }
 
     fn error_of(sql: &str) -> String {

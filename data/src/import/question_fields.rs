@@ -58,7 +58,7 @@ pub(crate) fn read(
         gold_sql,
         database_name: fields.text(DATABASE_NAME)?,
         question_id: fields.id()?,
-        gold_answer: fields.answer(record.is_csv),
+        gold_answer: fields.answer(),
         answer_type: fields.answer_type()?,
         difficulty: fields.short_text(DIFFICULTY, MAX_LEVEL_CHARS)?,
         tables_involved: fields.tables(record.is_csv)?,
@@ -157,13 +157,8 @@ impl<'a> Fields<'a> {
         self.short_text(QUESTION_ID, MAX_ID_CHARS)
     }
 
-    /// In CSV an answer is text, and lists and numbers are written as JSON in it.
-    fn answer(&mut self, is_csv: bool) -> Option<Value> {
-        let value = self.find(GOLD_ANSWER)?;
-        match value.as_str().filter(|_| is_csv) {
-            Some(text) => Some(serde_json::from_str(text).unwrap_or_else(|_| value.clone())),
-            None => Some(value.clone()),
-        }
+    fn answer(&mut self) -> Option<Value> {
+        self.find(GOLD_ANSWER).cloned()
     }
 
     fn answer_type(&mut self) -> Result<Option<AnswerType>, String> {
@@ -263,7 +258,7 @@ mod tests {
             read.tables_involved,
             Some(vec!["a".to_owned(), "b".to_owned()])
         );
-        assert_eq!(read.gold_answer, Some(json!([1, 2])));
+        assert_eq!(read.gold_answer, Some(json!("[1, 2]")));
         assert_eq!(read.answer_type, Some(AnswerType::List));
         assert_eq!(read.split.as_deref(), Some("eval-unseen/database"));
     }

@@ -67,17 +67,19 @@ pub(crate) fn make(
     let splits = splits::assign(&queries, seed, held_out);
     let mut ids = Ids::new(&answered);
     let mut seen = BTreeMap::new();
-    for ((record, split), query) in answered.into_iter().zip(splits).zip(queries) {
+    let records = answered.into_iter().zip(splits).zip(queries);
+    for (number, ((record, split), query)) in records.enumerate() {
         let place = format!("{}[{}]", record.file, record.index);
         let key = (
             query.database,
             query.query,
             record.fields.question_text.clone(),
         );
-        let twin = seen.entry(key).or_insert_with(|| place.clone());
+        // The same file may be given twice, and then two records have one place.
+        let (first, twin) = seen.entry(key).or_insert_with(|| (number, place));
         let refused = match split {
             Err(problem) => Err(Refused::wrong(problem)),
-            Ok(_) if *twin != place => Err(Refused {
+            Ok(_) if *first != number => Err(Refused {
                 reason: format!("it repeats question and SQL of {twin}"),
                 is_wrong: false,
             }),
@@ -188,7 +190,8 @@ fn compatible(given: AnswerType, derived: AnswerType) -> Result<AnswerType, Stri
 }
 
 /// Compares a given answer with the result of the gold SQL. Numbers are equal by value, and the
-/// elements of a list may have another order.
+/// elements of a list may have another order. A text may be the answer as it is, or JSON of it, as
+/// CSV has lists and tables.
 fn compare(given: &Value, derived: &Derived) -> Result<(), String> {
     let as_text = answer_text(&Question {
         question_id: String::new(),
@@ -201,10 +204,16 @@ fn compare(given: &Value, derived: &Derived) -> Result<(), String> {
         tables_involved: Vec::new(),
         split: String::new(),
     });
-    let is_text = given
-        .as_str()
-        .is_some_and(|text| text.trim() == as_text.trim());
-    if is_text || sorted(given) == sorted(&derived.answer) {
+    let equals = |given: &Value| sorted(given) == sorted(&derived.answer);
+    let is_equal = match given.as_str() {
+        Some(text) => {
+            text.trim() == as_text.trim()
+                || equals(given)
+                || serde_json::from_str(text).is_ok_and(|value| equals(&value))
+        }
+        None => equals(given),
+    };
+    if is_equal {
         return Ok(());
     }
     Err(format!(

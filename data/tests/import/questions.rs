@@ -130,6 +130,37 @@ fn given_fields_are_taken() {
     assert_eq!(questions[1].question_id, "shop_eval_000");
 }
 
+/// Cells of CSV are text, also those that are JSON, as zip codes are.
+#[test]
+fn answers_in_csv_are_compared_as_text_and_as_json() {
+    let desk = Desk::new();
+    let sql = "CREATE TABLE a (zip TEXT, price REAL); INSERT INTO a VALUES ('90210', 2), ('x', 1)";
+    let database = desk.database("a.db", sql);
+    let csv = "question,sql,answer\n\
+               Which zip?,SELECT zip FROM a WHERE price = 2,90210\n\
+               Which price?,SELECT max(price) FROM a,2\n\
+               Which zips?,SELECT zip FROM a,\"[\"\"x\"\",\"\"90210\"\"]\"\n\
+               Which other?,SELECT zip FROM a WHERE price = 1,90210\n";
+    let file = desk.write("q.csv", csv);
+    let report = desk.import(&[&database], &[&file]).unwrap();
+    let [wrong] = &report.left_out[..] else {
+        panic!("{:?}", report.left_out)
+    };
+    assert_parts(&wrong.reason, &["gold_answer is \"90210\"", "gives \"x\""]);
+}
+
+#[test]
+fn a_file_that_is_given_twice_repeats_its_questions() {
+    let desk = Desk::new();
+    let database = desk.database("shop.db", SHOP);
+    let file = desk.write("q.json", Value::from(vec![counted()]).to_string());
+    let report = desk.import(&[&database], &[&file, &file]).unwrap();
+    assert_eq!(report.left_out.len(), 1);
+    assert_parts(&report.left_out[0].reason, &["repeats question and SQL"]);
+    let dataset = Dataset::open(&desk.out(), None).unwrap();
+    assert_eq!(dataset.questions.len(), 1);
+}
+
 #[test]
 fn several_databases_need_names() {
     let desk = Desk::new();

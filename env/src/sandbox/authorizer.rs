@@ -23,6 +23,15 @@ pub(super) fn install(
     allow_schema_tables: bool,
 ) -> rusqlite::Result<()> {
     let own = schema.tables.iter().map(|table| table.name.as_str());
+    authorize_reads(connection, own, allow_schema_tables)
+}
+
+/// Does the same for the names of tables and views.
+pub(crate) fn authorize_reads<'a>(
+    connection: &mut Connection,
+    own: impl Iterator<Item = &'a str>,
+    allow_schema_tables: bool,
+) -> rusqlite::Result<()> {
     let tables = own
         .chain(allow_schema_tables.then_some(SCHEMA_TABLE))
         .map(str::to_ascii_lowercase)

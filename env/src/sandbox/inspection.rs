@@ -21,7 +21,7 @@ pub(crate) fn inspect<T>(
     path: &Path,
     file_bytes: u64,
     limits: &SqlLimits,
-    read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    read: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
 ) -> Result<T, String> {
     let work_units = file_bytes
         .saturating_mul(UNITS_PER_BYTE)
@@ -29,7 +29,7 @@ pub(crate) fn inspect<T>(
     let mut connection = connection::open(path).map_err(|error| unreadable(&error))?;
     let meter = Meter::install(&mut connection, work_units).map_err(|error| unreadable(&error))?;
     let _memory = StatementMemory::start(limits.memory_bytes);
-    read(&connection).map_err(|error| match error.sqlite_error_code() {
+    read(&mut connection).map_err(|error| match error.sqlite_error_code() {
         _ if meter.is_budget_spent() => format!(
             "has a table or view that takes more than {work_units} units of work to count; take it \
              out"

@@ -9,7 +9,7 @@
 //! (see `environment.rs`). Work that units do not count, above all arithmetic on texts of thousands
 //! of digits, ends there. In a quick run the clock only decides which run gives the result.
 
-mod authorizer;
+pub(crate) mod authorizer;
 mod collations;
 mod connection;
 mod functions;

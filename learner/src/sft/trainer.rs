@@ -162,8 +162,8 @@ impl<'a> SftTrainer<'a> {
     ) -> Result<(f64, f64)> {
         let WeightedEpisodes { samples, weights } = episodes;
         let samples: Vec<Sample<'_>> = batch.iter().map(|&at| samples[at].clone()).collect();
-        let weights: Vec<Vec<f64>> = batch.iter().map(|&at| weights[at].clone()).collect();
-        let total: f64 = weights.iter().flatten().sum();
+        let weights: Vec<Vec<TokenWeight>> = batch.iter().map(|&at| weights[at].clone()).collect();
+        let total: f64 = weights.iter().flatten().map(|token| token.weight).sum();
         let budget = self.config.micro_batch_tokens;
         let micro_batches = micro_batches(&samples, budget, Prefixes::Shared);
         let computation = PassSettings {
@@ -224,7 +224,14 @@ impl<'a> SftTrainer<'a> {
 /// Episodes as samples, with the weight of each scored token.
 pub(super) struct WeightedEpisodes<'a> {
     samples: Vec<Sample<'a>>,
-    weights: Vec<Vec<f64>>,
+    weights: Vec<Vec<TokenWeight>>,
+}
+
+/// The weight of a token in the loss.
+#[derive(Clone, Copy)]
+struct TokenWeight {
+    weight: f64,
+    is_assistants: bool,
 }
 
 impl<'a> WeightedEpisodes<'a> {
@@ -241,7 +248,11 @@ impl<'a> WeightedEpisodes<'a> {
                 _ => 0.0,
             };
             let scored: Vec<usize> = (1..tokens.len()).filter(|&at| weight(at) > 0.0).collect();
-            let weights = scored.iter().map(|&at| weight(at)).collect();
+            let token_weight = |&at: &usize| TokenWeight {
+                weight: weight(at),
+                is_assistants: mask[at] == 1,
+            };
+            let weights = scored.iter().map(token_weight).collect();
             let tokens = tokens.into();
             let sample = Sample {
                 tokens,
@@ -284,17 +295,17 @@ impl<'a> WeightedEpisodes<'a> {
 /// assistant tokens.
 fn weighted_likelihood(
     scores: &Scores,
-    weights: &[f64],
+    weights: &[TokenWeight],
     total: f64,
 ) -> (LogprobGradients, (f64, f64)) {
     debug_assert_eq!(scores.logprobs.len(), weights.len());
     let tokens = weights.iter().zip(&scores.logprobs);
-    let assistant = tokens.filter(|(weight, _)| **weight == 1.0);
+    let assistant = tokens.filter(|(token, _)| token.is_assistants);
     let part = assistant.fold((0.0, 0.0), |(sum, count), (_, logprob)| {
         (sum - logprob, count + 1.0)
     });
     let derivatives = LogprobGradients {
-        logprobs: weights.iter().map(|weight| -weight / total).collect(),
+        logprobs: weights.iter().map(|token| -token.weight / total).collect(),
         entropies: None,
     };
     (derivatives, part)

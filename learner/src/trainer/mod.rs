@@ -108,7 +108,7 @@ impl Trainer {
     /// are those of rank 0.
     ///
     /// # Errors
-    /// A pass failed or training diverged, and the weights are those before the failing update. Or
+    /// A pass failed or training diverged, and the weights are those before the step. Or
     /// another rank is gone, or holds other weights. [`LearnerError::Refused`] names groups without
     /// which the step can be made.
     pub fn step(&mut self, groups: &StepGroups, version: u64) -> Result<Metrics> {
@@ -123,13 +123,29 @@ impl Trainer {
         metrics.insert("num_tokens".to_owned(), tokens_seen as f64);
         if !all.is_empty() {
             let mut share = self.rank_share(all)?;
-            for _ in 0..self.config.num_iterations {
-                self.update(&rows, &mut share, &mut metrics)?;
-            }
+            self.updates(&rows, &mut share, &mut metrics)?;
             self.ranks.agree(&self.network, version + 1)?;
         }
         self.tokens_seen = tokens_seen;
         Ok(metrics)
+    }
+
+    /// Makes the updates of a step: all of them or none.
+    fn updates(
+        &mut self,
+        rows: &LossRows<'_>,
+        share: &mut RankShare,
+        metrics: &mut Metrics,
+    ) -> Result<()> {
+        // One update changes nothing unless it succeeds.
+        let before = (self.config.num_iterations > 1).then(|| self.network.training_state());
+        for _ in 0..self.config.num_iterations {
+            if let Err(fault) = self.update(rows, share, metrics) {
+                before.map_or(Ok(()), |before| self.network.put_back(before))?;
+                return Err(fault);
+            }
+        }
+        Ok(())
     }
 
     fn prefixes(&self) -> Prefixes {

@@ -54,7 +54,7 @@ async fn evaluations_stand_between_the_steps_and_change_none() {
                 order.push(format!("{name} {version}"));
                 let wanted = set(name).question_ids;
                 let played: Vec<_> = episodes.iter().map(|it| it.question_id.clone()).collect();
-                assert_eq!(played, wanted);
+                assert_eq!(played, *wanted);
                 let mut turns = episodes.iter().flat_map(|episode| &episode.turns);
                 assert!(turns.all(|turn| turn.policy_version == *version));
             }

@@ -1,7 +1,10 @@
 //! Tests several ranks: they are equal to each other bit for bit and to one rank within rounding,
 //! and a missing rank is an error.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use candle_core::{DType, Device};
 use learner::{
@@ -94,6 +97,36 @@ async fn trained(count: usize) -> Vec<(Weights, Vec<Metrics>)> {
         out.push(rank.await.unwrap());
     }
     out
+}
+
+/// A stop comes ever later, at last between the two updates of a step, and then not in the step.
+#[test]
+fn a_step_that_is_stopped_between_its_updates_changes_nothing() {
+    let (model, config) = (small_model(1), config());
+    let groups = step_groups(&config, model.config.vocab_size, 0);
+    let mut trainer = Trainer::new(&config, 1, &model).unwrap();
+    let state = |trainer: &Trainer| trainer.network.state().to_bytes().unwrap();
+    let before = state(&trainer);
+    let mut stops = 0;
+    for wait in (8..).map(|doublings| 1_u64 << doublings) {
+        let stopping = trainer.network.stopping();
+        stopping.store(false, Ordering::Relaxed);
+        let stop = std::thread::spawn(move || {
+            (0..wait).for_each(|_| std::hint::spin_loop());
+            stopping.store(true, Ordering::Relaxed);
+        });
+        let made = trainer.step(&groups, 0);
+        stop.join().unwrap();
+        match made {
+            Ok(_) => break,
+            Err(LearnerError::Stopped) => stops += 1,
+            Err(fault) => panic!("{fault}"),
+        }
+        assert_eq!(trainer.network.optimizer.updates, 0);
+        assert!(state(&trainer) == before, "the weights changed");
+    }
+    assert!(stops > 0, "the step was not stopped");
+    assert_eq!(trainer.network.optimizer.updates, 2);
 }
 
 fn largest_difference(a: &Weights, b: &Weights) -> f64 {

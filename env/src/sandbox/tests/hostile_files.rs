@@ -14,14 +14,6 @@ const REFUSED_SCHEMAS: &[(&str, &str)] = &[
         "bytes of memory",
     ),
     (
-        "CREATE TABLE t (a); CREATE VIEW v AS SELECT load_extension('x') AS a",
-        "unsafe use of load_extension",
-    ),
-    (
-        "CREATE TABLE t (a); CREATE VIEW v AS SELECT fts3_tokenizer('simple') AS a",
-        "unsafe use of fts3_tokenizer",
-    ),
-    (
         "CREATE TABLE t (a); CREATE VIEW v AS SELECT name FROM pragma_database_list",
         "unsafe use of virtual table",
     ),
@@ -42,6 +34,8 @@ fn malicious_schemas_are_refused_or_bounded() {
         CREATE TABLE t (a, b AS (upper(a)), c DEFAULT CURRENT_TIMESTAMP);
         INSERT INTO t(a) VALUES ('x');
         CREATE TRIGGER g AFTER INSERT ON t BEGIN DELETE FROM t; END;
+        CREATE VIEW loader AS SELECT load_extension('x') AS a;
+        CREATE VIEW tokenizer AS SELECT fts3_tokenizer('simple') AS a;
         CREATE VIEW peek AS SELECT name FROM sqlite_master;
         CREATE VIEW dice AS SELECT random() AS a;
         CREATE VIEW pile AS SELECT printf('%15000s', a.a) AS a FROM t a;
@@ -49,10 +43,18 @@ fn malicious_schemas_are_refused_or_bounded() {
         INSERT INTO words VALUES ('x');
     ";
     let database = open(&path("mixed.sqlite"), tables).unwrap();
+    // What agents may not query is not shown either: random rows would differ between nodes.
+    let shown = database.schema.tables.iter().map(|it| it.name.as_str());
+    let shown: Vec<&str> = shown.filter(|name| !name.starts_with("words_")).collect();
+    assert_eq!(shown, ["t", "pile"]);
+    let columns = &database.schema.tables[0].columns_text;
+    assert!(columns.contains("- b"), "a generated column: {columns}");
     let sandbox = Sandbox::open(&database, &limits(), WorkBudget::Full).unwrap();
     for (sql, class) in [
         ("SELECT b FROM t", "ok"),
         ("INSERT INTO t(a) VALUES ('y')", "denied"),
+        ("SELECT * FROM loader", "denied"),
+        ("SELECT * FROM tokenizer", "denied"),
         ("SELECT * FROM peek", "denied"),
         ("SELECT count(*) FROM peek", "denied"),
         ("SELECT * FROM dice", "denied"),
