@@ -116,7 +116,12 @@ fn is_unusable(error: &rusqlite::Error) -> bool {
         Some(rusqlite::ErrorCode::AuthorizationForStatementDenied) => true,
         Some(rusqlite::ErrorCode::Unknown) => {
             let reason = error.to_string();
-            reason.starts_with("no such ") || reason.starts_with("not authorized to use function")
+            let refused = [
+                "no such ",
+                "not authorized to use function",
+                "unsafe use of ",
+            ];
+            refused.iter().any(|it| reason.starts_with(it))
         }
         _ => false,
     }

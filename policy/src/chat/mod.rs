@@ -316,8 +316,8 @@ pub(crate) fn with_tools(files: &[(String, Vec<u8>)]) -> Result<String> {
     })?;
     let file = find(TEMPLATE_FILE).map(|(_, bytes)| bytes.as_slice());
     let template = template_source(file, &config)?;
-    // As in transformers, a line break after a block is not printed. Without it, blanks at the start
-    // of the template would no longer be those of a line.
+    // As in transformers, a line break after a block is not printed. Without it, blanks at the
+    // start of the template would no longer be those of a line.
     Ok(format!("{}\n{template}", TOOL_PRELUDE.trim_end()))
 }
 

@@ -13,10 +13,6 @@ const REFUSED_SCHEMAS: &[(&str, &str)] = &[
         "CREATE TABLE t (a, b AS (printf('%500000000d', a))); INSERT INTO t(a) VALUES (1)",
         "bytes of memory",
     ),
-    (
-        "CREATE TABLE t (a); CREATE VIEW v AS SELECT name FROM pragma_database_list",
-        "unsafe use of virtual table",
-    ),
 ];
 
 /// Schemas that hide work, growth or functions behind honest names.
@@ -34,6 +30,7 @@ fn malicious_schemas_are_refused_or_bounded() {
         CREATE TABLE t (a, b AS (upper(a)), c DEFAULT CURRENT_TIMESTAMP);
         INSERT INTO t(a) VALUES ('x');
         CREATE TRIGGER g AFTER INSERT ON t BEGIN DELETE FROM t; END;
+        CREATE VIEW files AS SELECT name FROM pragma_database_list;
         CREATE VIEW loader AS SELECT load_extension('x') AS a;
         CREATE VIEW tokenizer AS SELECT fts3_tokenizer('simple') AS a;
         CREATE VIEW peek AS SELECT name FROM sqlite_master;
@@ -53,8 +50,8 @@ fn malicious_schemas_are_refused_or_bounded() {
     for (sql, class) in [
         ("SELECT b FROM t", "ok"),
         ("INSERT INTO t(a) VALUES ('y')", "denied"),
-        ("SELECT * FROM loader", "denied"),
-        ("SELECT * FROM tokenizer", "denied"),
+        ("SELECT * FROM loader", "error"),
+        ("SELECT * FROM tokenizer", "error"),
         ("SELECT * FROM peek", "denied"),
         ("SELECT count(*) FROM peek", "denied"),
         ("SELECT * FROM dice", "denied"),
