@@ -158,9 +158,8 @@ fn verdict_name(verdict: SubmitVerdict) -> &'static str {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_group_over_the_limit_is_submitted_without_scores_and_says_why() {
-        let trajectory = |member| Trajectory {
+    fn trajectory(member: u32) -> Trajectory {
+        Trajectory {
             member,
             scored: true,
             question_id: "q".to_owned(),
@@ -169,7 +168,11 @@ mod tests {
                 ..proto::v1::Segment::default()
             }],
             ..Trajectory::default()
-        };
+        }
+    }
+
+    #[test]
+    fn a_group_over_the_limit_is_submitted_without_scores_and_says_why() {
         let request = SubmitRequest {
             actor_id: "a".to_owned(),
             group_index: 3,
@@ -192,19 +195,10 @@ mod tests {
 
     #[test]
     fn a_part_over_the_limit_is_submitted_without_scores() {
-        let trajectory = Trajectory {
-            scored: true,
-            question_id: "q".to_owned(),
-            segments: vec![proto::v1::Segment {
-                tokens: vec![7; 1_000],
-                ..proto::v1::Segment::default()
-            }],
-            ..Trajectory::default()
-        };
         let request = SubmitEvaluationRequest {
             part_id: 3,
             lease_id: 4,
-            trajectories: vec![trajectory],
+            trajectories: vec![trajectory(0)],
             ..SubmitEvaluationRequest::default()
         };
         let size = EncodedEvaluation::from(&request).bytes().len();

@@ -47,6 +47,6 @@ pub use integrity::faults;
 pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, real_text};
 pub use spider::SQLENV_TEN;
-pub use sql::{immutable_uri, is_sql_function};
+pub use sql::{immutable_uri, is_reserved_table, is_sql_function};
 pub use sql_name::needs_quotes;
 pub use stats::{DatasetStats, stats};

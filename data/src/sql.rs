@@ -78,7 +78,9 @@ impl GoldDatabase {
         let seen = Arc::clone(&tables_read);
         let authorizer = move |context: AuthContext<'_>| match context.action {
             // Agents may not read SQLite's own tables either.
-            AuthAction::Read { table_name, .. } if is_reserved(table_name) => Authorization::Deny,
+            AuthAction::Read { table_name, .. } if is_reserved_table(table_name) => {
+                Authorization::Deny
+            }
             AuthAction::Read { table_name, .. } => {
                 let mut tables = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 tables.push(table_name.to_owned());
@@ -181,8 +183,9 @@ impl GoldDatabase {
     }
 }
 
-fn is_reserved(table: &str) -> bool {
-    let prefix = table.get(..7);
+/// Returns whether SQLite reserves the name of a table, as it does for its own.
+pub fn is_reserved_table(name: &str) -> bool {
+    let prefix = name.get(..7);
     prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case("sqlite_"))
 }
 

@@ -1,6 +1,7 @@
 //! The loops of an actor: claim, play, submit.
 //!
-//! Invariant: no piece of work is played twice at a time.
+//! Invariant: an actor plays no piece of work twice at a time, unless its learner was restarted to
+//! an older version.
 
 use std::{
     collections::BTreeMap,
@@ -244,5 +245,56 @@ impl Actor {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(group_index: u64, lease_id: u64, min_policy_version: u64) -> Work {
+        Work::Group(GroupClaim {
+            group_index,
+            lease_id,
+            min_policy_version,
+            ..GroupClaim::default()
+        })
+    }
+
+    fn part(policy_version: u64, lease_id: u64) -> Work {
+        Work::Evaluation(EvaluationClaim {
+            part_id: 3,
+            lease_id,
+            policy_version,
+            ..EvaluationClaim::default()
+        })
+    }
+
+    #[test]
+    fn work_in_progress_takes_the_newer_lease() {
+        let all = WorkInProgress::default();
+        for (begun, again) in [
+            (group(3, 10, 5), group(3, 11, 5)),
+            (part(5, 10), part(5, 11)),
+        ] {
+            let in_progress = all.begin(&begun, 5);
+            assert!(all.takes(&again, 5));
+            assert_eq!(in_progress.lease_id(), 11);
+            drop(in_progress);
+            assert!(!all.takes(&again, 5), "it has ended");
+        }
+    }
+
+    /// The learner was restarted to an older version, or needs a newer one than the actor had.
+    #[test]
+    fn work_of_another_version_is_played_again() {
+        let all = WorkInProgress::default();
+        let in_progress = all.begin(&group(3, 10, 5), 5);
+        assert!(!all.takes(&group(3, 11, 4), 4));
+        assert!(!all.takes(&group(3, 11, 6), 6));
+        assert!(!all.takes(&group(4, 11, 5), 5), "another group");
+        assert_eq!(in_progress.lease_id(), 10);
+        let _part = all.begin(&part(5, 10), 5);
+        assert!(!all.takes(&part(4, 11), 4));
     }
 }

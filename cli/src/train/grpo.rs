@@ -39,7 +39,7 @@ pub(super) async fn grpo(
     curve.evaluate(&start, 0).await?;
     check_text_files(folder.path(), &start)?;
     let settings = LearnerConfig {
-        // The actors are part of this process, so none is lost, and a slow one needs no deputy.
+        // The actors are part of this process: none is lost, so no group goes to another one.
         lease_seconds: u32::MAX,
         trust: TrustConfig::of_one_process(config.actor.concurrent_groups),
         ..config.learner.clone()

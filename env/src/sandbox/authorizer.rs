@@ -52,7 +52,7 @@ fn authorize(context: &AuthContext<'_>, tables: &BTreeSet<String>) -> Authorizat
         AuthAction::Read {
             table_name,
             column_name: "",
-        } => is_own(table_name) || !is_reserved(table_name),
+        } => is_own(table_name) || !data::is_reserved_table(table_name),
         AuthAction::Read { table_name, .. } => is_own(table_name),
         AuthAction::Function { function_name } => data::is_sql_function(function_name),
         _ => false,
@@ -62,9 +62,4 @@ fn authorize(context: &AuthContext<'_>, tables: &BTreeSet<String>) -> Authorizat
     } else {
         Authorization::Deny
     }
-}
-
-fn is_reserved(table: &str) -> bool {
-    let prefix = table.as_bytes().get(..7);
-    prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"sqlite_"))
 }
