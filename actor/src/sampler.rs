@@ -109,7 +109,7 @@ impl Sampler {
         settings: &EngineSettings,
         placement: Placement,
     ) -> Result<Self, ActorError> {
-        let (device, dtype) = placement.open()?;
+        let (device, dtype) = placement.open(&model.config)?;
         let weights = model.weights.to(&device, dtype)?;
         let decoder = Decoder::new(&model.config, &weights, DecoderMode::Sample)?;
         Self::of_decoder(decoder, model, policy_version, context_tokens, settings)

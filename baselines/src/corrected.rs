@@ -16,7 +16,7 @@ use actor::{
 use async_trait::async_trait;
 use data::Question;
 
-use crate::{observation::is_described, solutions::Solutions};
+use crate::{observation::is_described, solutions::Solutions, tidy_sql::tidy_gold_sql};
 
 /// The mask of a token that is neither to be learned nor given: a model sampled it.
 pub const NOT_LEARNED: u8 = 2;
@@ -71,7 +71,7 @@ fn correction(question: &Question, observation: &Observation) -> Option<Action> 
     Some(
         match tables.find(|table| !is_described(observation, table)) {
             Some(table) => tool_call::action("DESCRIBE", table.as_str()),
-            None => tool_call::action("QUERY", &*question.gold_sql),
+            None => tool_call::action("QUERY", tidy_gold_sql(question, observation)),
         },
     )
 }

@@ -22,6 +22,7 @@ use crate::{
     scripted_policy::ActionPolicy,
     solutions::Solutions,
     sql_mistakes::{with_wrong_column_names, with_wrong_table_name, wrong_variants},
+    tidy_sql::tidy_gold_sql,
     unnamed_column::unnamed_column,
 };
 
@@ -116,7 +117,8 @@ impl ActionPolicy for Demonstrator {
         }
         let errs = draws.uniform(ERROR_DRAW) < self.mix.error_share;
         let is_wrong = draws.uniform(WRONG_QUERY_DRAW) < self.mix.wrong_query_share;
-        let gold_query = || action("QUERY", &*question.gold_sql);
+        let gold_sql = tidy_gold_sql(question, observation);
+        let gold_query = || action("QUERY", &*gold_sql);
         let unnamed = unnamed_column(&question.question_text, &question.gold_sql)
             .filter(|_| self.mix.looks_at_rows);
         let looks = usize::from(unnamed.is_some());
@@ -134,11 +136,12 @@ impl ActionPolicy for Demonstrator {
                 // A table that the budget left out of the descriptions is not looked at.
                 table.map_or_else(gold_query, |table| action("SAMPLE", table))
             }
-            CarefulStep::Query(query) if errs && query == looks => {
-                action("QUERY", failing_query(question, observation, draws))
-            }
+            CarefulStep::Query(query) if errs && query == looks => action(
+                "QUERY",
+                failing_query(question, &gold_sql, observation, draws),
+            ),
             CarefulStep::Query(_) if is_wrong => {
-                action("QUERY", wrong_query(question, observation, draws))
+                action("QUERY", wrong_query(&gold_sql, observation, draws))
             }
             CarefulStep::Query(_) => gold_query(),
             // The wrong query failed. The demonstrator reads the error and runs the right one.
@@ -156,20 +159,25 @@ impl ActionPolicy for Demonstrator {
 }
 
 /// Returns a variant of the gold SQL that names a missing column or table.
-fn failing_query(question: &Question, observation: &Observation, draws: Draws) -> String {
+fn failing_query(
+    question: &Question,
+    gold_sql: &str,
+    observation: &Observation,
+    draws: Draws,
+) -> String {
     let columns = described_columns(observation);
-    let variants = with_wrong_column_names(&question.gold_sql, &columns, &question.question_text);
+    let variants = with_wrong_column_names(gold_sql, &columns, &question.question_text);
     if variants.is_empty() || draws.uniform(ERROR_KIND_DRAW) >= COLUMN_ERROR_SHARE {
-        return with_wrong_table_name(&question.gold_sql, &question.tables_involved);
+        return with_wrong_table_name(gold_sql, &question.tables_involved);
     }
     draws.pick(VARIANT_DRAW, &variants).clone()
 }
 
 /// Returns a wrong variant of the gold SQL, or the gold SQL if it has none.
-fn wrong_query(question: &Question, observation: &Observation, draws: Draws) -> String {
-    let variants = wrong_variants(&question.gold_sql, &described_columns(observation));
+fn wrong_query(gold_sql: &str, observation: &Observation, draws: Draws) -> String {
+    let variants = wrong_variants(gold_sql, &described_columns(observation));
     if variants.is_empty() {
-        question.gold_sql.clone()
+        gold_sql.to_owned()
     } else {
         draws.pick(VARIANT_DRAW, &variants).clone()
     }

@@ -21,6 +21,7 @@ mod random;
 mod scripted_policy;
 mod solutions;
 mod sql_mistakes;
+mod tidy_sql;
 mod transcripts;
 mod unnamed_column;
 

@@ -34,18 +34,34 @@ pub(crate) fn table_with_column<'a>(observation: &'a Observation, column: &str) 
     None
 }
 
-/// Returns the column names of each table described so far.
-pub(crate) fn described_columns(observation: &Observation) -> Vec<Vec<String>> {
-    let mut tables: Vec<Vec<String>> = Vec::new();
+/// A table whose columns an observation shows.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DescribedTable {
+    pub(crate) name: String,
+    pub(crate) columns: Vec<String>,
+}
+
+/// Returns the tables described so far.
+pub(crate) fn described_tables(observation: &Observation) -> Vec<DescribedTable> {
+    let mut tables: Vec<DescribedTable> = Vec::new();
     for line in observation.schema_info.lines().skip(1) {
-        if line.starts_with("Table '") {
-            tables.push(Vec::new());
-        } else if let (Some(columns), Some(column)) = (tables.last_mut(), line.strip_prefix("- ")) {
+        if let Some(name) = line.strip_prefix("Table '") {
+            tables.push(DescribedTable {
+                name: name.strip_suffix("' columns:").unwrap_or(name).to_owned(),
+                columns: Vec::new(),
+            });
+        } else if let (Some(table), Some(column)) = (tables.last_mut(), line.strip_prefix("- ")) {
             let name = column.rsplit_once(": ").map_or(column, |(name, _)| name);
-            columns.push(name.to_owned());
+            table.columns.push(name.to_owned());
         }
     }
     tables
+}
+
+/// Returns the column names of each table described so far.
+pub(crate) fn described_columns(observation: &Observation) -> Vec<Vec<String>> {
+    let tables = described_tables(observation).into_iter();
+    tables.map(|table| table.columns).collect()
 }
 
 /// Returns the rows of a result without their numbers. A result that is no list of rows has none.

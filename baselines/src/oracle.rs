@@ -10,7 +10,7 @@ use actor::{
 
 use data::{Question, answer_text};
 
-use crate::{scripted_policy::ActionPolicy, solutions::Solutions};
+use crate::{scripted_policy::ActionPolicy, solutions::Solutions, tidy_sql::tidy_gold_sql};
 
 /// Knows the solutions: it describes each table, runs the gold SQL and submits the gold answer. It
 /// answers an unknown question with the empty string.
@@ -29,7 +29,7 @@ impl ActionPolicy for OraclePolicy {
         };
         match careful_step(question, EpisodeProgress::of(observation), 0) {
             CarefulStep::Describe(table) => action("DESCRIBE", table),
-            CarefulStep::Query(_) => action("QUERY", &*question.gold_sql),
+            CarefulStep::Query(_) => action("QUERY", tidy_gold_sql(question, observation)),
             CarefulStep::Answer => action("ANSWER", answer_text(question)),
         }
     }

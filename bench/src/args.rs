@@ -139,7 +139,7 @@ pub struct BenchPolicyArgs {
     /// Device to compute on: `auto`, `cpu`, `cuda` or `cuda:N`.
     #[arg(long, default_value_t = DeviceChoice::Cpu)]
     pub device: DeviceChoice,
-    /// Dtype to compute in: `f32`, `bf16`, or `auto` (f32 on the CPU, bf16 on other devices).
+    /// Dtype to compute in: `f32`, `bf16`, or `auto`, as the setting `dtype`.
     #[arg(long, value_parser = dtype, default_value = "auto")]
     pub dtype: DTypeChoice,
 }

@@ -34,9 +34,10 @@ pub(crate) struct RunConfig {
     pub(crate) threads: usize,
     /// Device that samples and trains: `auto`, `cpu`, `cuda` or `cuda:N`.
     pub(crate) device: DeviceChoice,
-    /// Dtype of the forward pass: `auto`, `f32` or `bf16`. `auto` is f32 on the CPU and bf16 on
-    /// other devices, and for an actor the dtype of the learner. Trained weights have master copies
-    /// in f32.
+    /// Dtype of the forward pass: `auto`, `f32` or `bf16`. `auto` is bf16 on a GPU. On
+    /// a CPU it is bf16 for models of at least 50 million parameters if the CPU multiplies bf16 (AMX
+    /// or AVX512-BF16), else f32. For an actor it is the dtype of the learner. Trained weights have
+    /// master copies in f32.
     pub(crate) dtype: DTypeChoice,
     /// Questions and databases.
     pub(crate) data: DataConfig,
@@ -168,13 +169,19 @@ pub(crate) struct WarmStartConfig {
     pub(crate) demonstrations: usize,
     /// First stage: demonstrations of the oracle.
     pub(crate) oracle: learner::sft::SftConfig,
-    /// Second stage: demonstrations of careful and hasty demonstrators; a budget of 0 tokens
+    /// Second stage: training questions that the policy then plays itself. Whenever its last action
+    /// has visibly failed, the oracle takes the turn, and only such turns are learned (DAgger). 0:
+    /// none.
+    pub(crate) corrected_questions: usize,
+    /// Training on the episodes with a correction, and on as many demonstrations of the oracle.
+    pub(crate) corrections: learner::sft::SftConfig,
+    /// Third stage: demonstrations of careful and hasty demonstrators; a budget of 0 tokens
     /// skips it.
     pub(crate) demonstrators: learner::sft::SftConfig,
-    /// Share of the second stage's episodes by a hasty demonstrator, which answers without a query.
+    /// Share of the third stage's episodes by a hasty demonstrator, which answers without a query.
     #[default(0.5)]
     pub(crate) hasty_share: f64,
-    /// Share of the careful episodes in the second stage that run a subtly wrong query.
+    /// Share of the careful episodes in the third stage that run a subtly wrong query.
     #[default(0.25)]
     pub(crate) wrong_query_share: f64,
     /// Share of the careful episodes that make an SQL error and recover from it.
@@ -429,10 +436,15 @@ impl WarmStartConfig {
                 bail!("warm_start.{name} is {share}; a share lies between 0 and 1");
             }
         }
-        let oracle = self.oracle.validate();
-        oracle.context("in [warm_start.oracle]")?;
-        let demonstrators = self.demonstrators.validate();
-        demonstrators.context("in [warm_start.demonstrators]")
+        for (stage, settings) in [
+            ("oracle", &self.oracle),
+            ("corrections", &self.corrections),
+            ("demonstrators", &self.demonstrators),
+        ] {
+            let checked = settings.validate();
+            checked.with_context(|| format!("in [warm_start.{stage}]"))?;
+        }
+        Ok(())
     }
 }
 

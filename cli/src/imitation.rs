@@ -69,7 +69,7 @@ impl<'a> ImitationTrainer<'a> {
         let mut failure = None;
         let run = self.config;
         let arguments = run.arguments(derive_seed(run.seed, title));
-        let (device, dtype) = run.placement().open()?;
+        let (device, dtype) = run.placement().open(&start.config)?;
         let placed = start.to(&device, dtype)?;
         let checkpoints = self.checkpoints.as_ref().map(|root| root.join(slug(title)));
         let mut saved = now();

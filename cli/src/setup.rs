@@ -214,7 +214,7 @@ pub(crate) fn base_model(config: &ModelConfig, seed: u64, placement: Placement) 
 /// Opens a model folder on the CPU, in the dtype in which the model computes. A chat template that
 /// shows no tools gets them.
 pub(crate) fn open_model(dir: &Path, placement: Placement) -> Result<Model> {
-    let (_, dtype) = placement.open()?;
+    let (_, dtype) = placement.open(&Model::config_in(dir)?)?;
     with_tools(Model::open(dir, &Device::Cpu, dtype)?, dir)
 }
 

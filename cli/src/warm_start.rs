@@ -1,4 +1,5 @@
-//! The supervised warm start: imitates the oracle, then careful and hasty demonstrators.
+//! The supervised warm start: imitates the oracle, then its corrections of the policy's own
+//! episodes, then careful and hasty demonstrators. The last two are optional.
 //!
 //! The policy from which GRPO continues has seen careful and hasty demonstrations, as pretrained
 //! models and real logs have.
@@ -8,20 +9,24 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use baselines::DemonstratorMix;
 use policy::{Model, Placement};
+use proto::v1::Segment;
 use report::RunFolder;
 
 use crate::{
     config::WarmStartConfig,
-    demonstrations::demonstrations,
+    demonstrations::{corrected_episodes, demonstrations},
     evaluation::Evaluator,
     imitation::{ImitationTrainer, TrainingTotals},
     setup::open_model,
 };
 
 const FOLDER: &str = "warm-start";
-/// The titles of its trainings. They also seed random numbers, so other words would give other
-/// weights.
-pub(crate) const TITLES: [&str; 2] = ["imitating the oracle", "imitating mixed habits"];
+// The titles of its trainings. They also seed random numbers, so other words would give other
+// weights.
+const ORACLE: &str = "imitating the oracle";
+const CORRECTIONS: &str = "imitating corrections";
+const MIXED_HABITS: &str = "imitating mixed habits";
+pub(crate) const TITLES: [&str; 3] = [ORACLE, CORRECTIONS, MIXED_HABITS];
 
 /// Trains the warm start, and records its steps in `folder` if one is given. It continues from the
 /// checkpoints of an interrupted one.
@@ -41,15 +46,30 @@ pub(crate) async fn warm_start(
         ..DemonstratorMix::default()
     };
     let oracle = demonstrations(evaluator, "oracle", base, careful).await?;
-    let (first, totals) = trainer.imitate(
-        TITLES[0],
+    let (mut warm, mut totals) = trainer.imitate(
+        ORACLE,
         base,
         &oracle,
         &config.oracle,
         Some(TrainingTotals::default()),
     )?;
+    let corrected = match config.corrected_questions {
+        0 => Vec::new(),
+        questions => corrected_episodes(evaluator, "warm start", &warm, questions).await?,
+    };
+    if !corrected.is_empty() {
+        let as_many = oracle.into_iter().take(corrected.len());
+        let episodes: Vec<Segment> = corrected.into_iter().chain(as_many).collect();
+        (warm, totals) = trainer.imitate(
+            CORRECTIONS,
+            &warm,
+            &episodes,
+            &config.corrections,
+            Some(totals),
+        )?;
+    }
     if config.demonstrators.budget_tokens == 0 {
-        return Ok(first);
+        return Ok(warm);
     }
     let mixed = DemonstratorMix {
         hasty_share: config.hasty_share,
@@ -60,8 +80,8 @@ pub(crate) async fn warm_start(
     // This label also seeds random numbers.
     let mixed = demonstrations(evaluator, "mixed habits", base, mixed).await?;
     let (warm, _) = trainer.imitate(
-        TITLES[1],
-        &first,
+        MIXED_HABITS,
+        &warm,
         &mixed,
         &config.demonstrators,
         Some(totals),
@@ -74,7 +94,10 @@ pub(crate) fn description(config: &WarmStartConfig) -> Option<String> {
     if !config.enabled {
         return None;
     }
-    let oracle = "imitation of the oracle";
+    let oracle = match config.corrected_questions {
+        0 => "imitation of the oracle",
+        _ => "imitation of the oracle and of its corrections",
+    };
     Some(match config.demonstrators.budget_tokens {
         0 => oracle.to_owned(),
         _ => format!(
@@ -117,6 +140,9 @@ mod tests {
         );
         config.demonstrators.budget_tokens = 0;
         assert_eq!(description(&config).unwrap(), "imitation of the oracle");
+        config.corrected_questions = 8;
+        let text = description(&config).unwrap();
+        assert_eq!(text, "imitation of the oracle and of its corrections");
         config.enabled = false;
         assert_eq!(description(&config), None);
     }

@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "cuda")]
 use crate::cuda::pool::DeviceMemoryPool;
 use crate::{
+    config::DecoderConfig,
     error::{PolicyError, Result},
     model::Model,
+    ops::InstructionSet,
     weights::Weights,
 };
 
@@ -175,17 +177,21 @@ impl From<DeviceChoice> for String {
     }
 }
 
+/// Smaller models stay in f32, in which their results are the same on every machine.
+const LEAST_PARAMETERS_IN_BF16: usize = 50_000_000;
+
 /// The dtype of weights, activations and the KV cache. Sums run in f32, see [`crate::ops`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DTypeChoice {
-    /// f32 on the CPU, bf16 elsewhere; for an actor, what the learner computes in.
+    /// bf16 on a GPU. On a CPU it is bf16 for models of at least 50 million parameters if the CPU
+    /// multiplies bf16 (AMX or AVX512-BF16), else f32. For an actor it is what the learner computes
+    /// in.
     #[default]
     Auto,
     /// f32.
     F32,
-    /// bf16: half the memory and, on a GPU, many times the speed. On the CPU it is faster for a few
-    /// rows, which memory bounds, and slower for many.
+    /// bf16: half the memory. It is faster than f32 on a GPU and on a CPU that multiplies it.
     Bf16,
 }
 
@@ -199,13 +205,13 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Opens the device and chooses the dtype on it.
+    /// Opens the device and chooses the dtype of such a model on it.
     ///
     /// # Errors
     /// See [`DeviceChoice::open`].
-    pub fn open(self) -> Result<(Device, DType)> {
+    pub fn open(self, config: &DecoderConfig) -> Result<(Device, DType)> {
         let device = self.device.open()?;
-        let dtype = self.dtype.on(&device);
+        let dtype = self.dtype.on(&device, config);
         Ok((device, dtype))
     }
 
@@ -214,7 +220,7 @@ impl Placement {
     /// # Errors
     /// There is no such device, or it has too little memory.
     pub fn place(self, model: &Model) -> Result<Model> {
-        let (device, dtype) = self.open()?;
+        let (device, dtype) = self.open(&model.config)?;
         model.to(&device, dtype)
     }
 
@@ -232,14 +238,23 @@ impl Placement {
 }
 
 impl DTypeChoice {
-    /// Returns the dtype on this device.
+    /// Returns the dtype of such a model on this device.
     #[must_use]
-    pub fn on(self, device: &Device) -> DType {
+    pub fn on(self, device: &Device, config: &DecoderConfig) -> DType {
         match self {
-            Self::Auto if device.is_cpu() => DType::F32,
+            Self::Auto if device.is_cpu() => auto_on(InstructionSet::widest(), config.parameters()),
             Self::F32 => DType::F32,
             Self::Auto | Self::Bf16 => DType::BF16,
         }
+    }
+}
+
+/// Returns what `auto` stands for on a CPU with this instruction set.
+fn auto_on(set: InstructionSet, parameters: usize) -> DType {
+    let multiplies_bf16 = matches!(set, InstructionSet::Amx | InstructionSet::Avx512Bf16);
+    match multiplies_bf16 && parameters >= LEAST_PARAMETERS_IN_BF16 {
+        true => DType::BF16,
+        false => DType::F32,
     }
 }
 
@@ -269,12 +284,29 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_computes_in_f32_unless_told_otherwise() {
+    fn the_cpu_computes_small_models_in_f32_unless_told_otherwise() {
         let cpu = DeviceChoice::Cpu.open().unwrap();
         assert!(cpu.is_cpu());
-        let dtypes =
-            [DTypeChoice::Auto, DTypeChoice::F32, DTypeChoice::Bf16].map(|choice| choice.on(&cpu));
+        let config = crate::tiny::base().unwrap().config;
+        let dtypes = [DTypeChoice::Auto, DTypeChoice::F32, DTypeChoice::Bf16]
+            .map(|choice| choice.on(&cpu, &config));
         assert_eq!(dtypes, [DType::F32, DType::F32, DType::BF16]);
+    }
+
+    #[test]
+    fn auto_is_bf16_for_large_models_where_the_cpu_multiplies_it() {
+        use InstructionSet::{Amx, Avx2, Avx512, Avx512Bf16, Portable};
+        for (set, parameters, dtype) in [
+            (Amx, 134_515_008, DType::BF16),
+            (Avx512Bf16, 134_515_008, DType::BF16),
+            (Avx512Bf16, 50_000_000, DType::BF16),
+            (Amx, 49_999_999, DType::F32),
+            (Avx512, 134_515_008, DType::F32),
+            (Avx2, 134_515_008, DType::F32),
+            (Portable, 134_515_008, DType::F32),
+        ] {
+            assert_eq!(auto_on(set, parameters), dtype, "{set:?} {parameters}");
+        }
     }
 
     #[test]

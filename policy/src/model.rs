@@ -54,11 +54,6 @@ impl Model {
     /// # Errors
     /// [`PolicyError`] names the file that is missing, malformed or unsupported.
     pub fn open(dir: &Path, device: &Device, dtype: DType) -> Result<Self> {
-        if !dir.is_dir() {
-            let reason = "no such folder; a model folder holds config.json, tokenizer.json and \
-                          model.safetensors";
-            return Err(PolicyError::file(dir, reason));
-        }
         let files = read_files(dir)?;
         let in_dir = |error| within(dir, error);
         let config = config_of(&files).map_err(in_dir)?;
@@ -70,6 +65,14 @@ impl Model {
             chat,
             files,
         })
+    }
+
+    /// Reads the architecture of a Hugging Face folder.
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the file that is missing, malformed or unsupported.
+    pub fn config_in(dir: &Path) -> Result<DecoderConfig> {
+        config_of(&read_files(dir)?).map_err(|error| within(dir, error))
     }
 
     /// Opens a Hugging Face folder, but draws the weights at random. Weights in the folder are not
@@ -191,6 +194,11 @@ pub(crate) fn config_of(files: &[(String, Vec<u8>)]) -> Result<DecoderConfig> {
 }
 
 fn read_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    if !dir.is_dir() {
+        let reason = "no such folder; a model folder holds config.json, tokenizer.json and \
+                      model.safetensors";
+        return Err(PolicyError::file(dir, reason));
+    }
     let mut files = Vec::new();
     for (name, most) in FILES {
         // A link that leads out of the folder would send a file of this machine to every actor.

@@ -198,7 +198,7 @@ pub(super) async fn engine(target: &CheckTarget<'_>) -> Result<Vec<Measurement>>
         let batches = micro_batches(&samples, 512, Prefixes::Repeated);
         let weights = model
             .weights
-            .to(&target.device, choice.on(&target.device))?;
+            .to(&target.device, choice.on(&target.device, &model.config))?;
         let decoder = Decoder::new(&model.config, &weights, DecoderMode::Train)?;
         let found = scores(&decoder, &batches, pass())?;
         let learned: Vec<f64> = found

@@ -113,7 +113,7 @@ pub(super) async fn sampler(target: &CheckTarget<'_>) -> Result<Vec<Measurement>
 /// Returns the bytes that one decode step must read: the weights, and keys and values of contexts
 /// whose completions are half done.
 fn step_bytes(config: &DecoderConfig, rows: usize, target: &CheckTarget<'_>) -> f64 {
-    let size = DTypeChoice::Auto.on(&target.device).size_in_bytes();
+    let size = DTypeChoice::Auto.on(&target.device, config).size_in_bytes();
     let token = 2 * config.layers * config.kv_heads * config.head_dim;
     let context = target.args.tokens + target.args.tokens / 2;
     (size * (config.parameters() + rows * context * token)) as f64

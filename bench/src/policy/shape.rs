@@ -81,7 +81,9 @@ pub(crate) fn random_model(shape: ModelShape) -> Result<Model> {
 pub(crate) fn random_model_on(shape: ModelShape, args: &BenchPolicyArgs) -> Result<Model> {
     let device = args.device.open()?;
     let mut model = random_model(shape)?;
-    model.weights = model.weights.to(&device, args.dtype.on(&device))?;
+    model.weights = model
+        .weights
+        .to(&device, args.dtype.on(&device, &model.config))?;
     Ok(model)
 }
 

@@ -102,6 +102,8 @@ pub(crate) trait Kernel {
 pub enum InstructionSet {
     /// AVX-512, and tiles for products of bf16 (x86-64 AMX-BF16).
     Amx,
+    /// AVX-512, and sums of two products of bf16 (x86-64 AVX512-BF16).
+    Avx512Bf16,
     /// 512-bit registers (x86-64 AVX-512F).
     Avx512,
     /// 256-bit registers with fused multiply-add (x86-64 AVX2 and FMA).
@@ -113,12 +115,15 @@ pub enum InstructionSet {
 impl InstructionSet {
     /// Returns the sets that this CPU has, widest first.
     pub fn available() -> Vec<Self> {
-        let mut sets = Vec::with_capacity(4);
+        let mut sets = Vec::with_capacity(5);
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f") {
                 if super::amx_permission::Permission::of_process().is_some() {
                     sets.push(Self::Amx);
+                }
+                if is_x86_feature_detected!("avx512bf16") {
+                    sets.push(Self::Avx512Bf16);
                 }
                 sets.push(Self::Avx512);
             }
@@ -129,10 +134,15 @@ impl InstructionSet {
         sets.push(Self::Portable);
         sets
     }
+
+    /// Returns the widest set of this CPU.
+    pub fn widest() -> Self {
+        Self::available()[0]
+    }
 }
 
 thread_local! {
-    static CHOSEN: Cell<InstructionSet> = Cell::new(InstructionSet::available()[0]);
+    static CHOSEN: Cell<InstructionSet> = Cell::new(InstructionSet::widest());
 }
 
 /// Runs `f` with this thread's kernels on `set`, for tests and measurements; the bits are the same.
@@ -157,7 +167,9 @@ pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     match CHOSEN.get() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: CHOSEN only ever holds a set that was detected on this CPU.
-        InstructionSet::Avx512 | InstructionSet::Amx => unsafe { x86::run_avx512(kernel) },
+        InstructionSet::Amx | InstructionSet::Avx512Bf16 | InstructionSet::Avx512 => unsafe {
+            x86::run_avx512(kernel)
+        },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         InstructionSet::Avx2 => unsafe { x86::run_avx2(kernel) },

@@ -19,9 +19,7 @@ mod tiles;
 
 use std::sync::OnceLock;
 
-use half::bf16;
-
-use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, factor_bits, write};
+use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, factor_bits, trial, write};
 use crate::ops::amx_permission::Permission;
 use tiles::Tiles;
 
@@ -46,43 +44,18 @@ pub(super) fn emulated() -> Option<Permission> {
     Some(permission)
 }
 
-/// Returns the permission of this process if its tiles give the bits of the lanes. Intel's manual
-/// and its guide to intrinsics describe different orders of sums, so a CPU shows which one it has.
+/// Returns the permission of this process if its tiles give the bits of the lanes.
 pub(super) fn permission() -> Option<Permission> {
     static TRIED: OnceLock<bool> = OnceLock::new();
     let permission = Permission::of_process()?;
-    let agrees = *TRIED.get_or_init(|| {
-        let agrees = agrees_with_lanes(permission);
-        if !agrees {
-            tracing::warn!(
-                "the tiles of this CPU add in another order than Intel's manual describes, so \
-                 products of bf16 do without them"
-            );
-        }
-        agrees
-    });
+    let agrees = *TRIED.get_or_init(|| agrees_with_lanes(permission));
     agrees.then_some(permission)
 }
 
-/// Compares a product of tiles with that of the lanes, bit for bit.
 pub(super) fn agrees_with_lanes(permission: Permission) -> bool {
-    const SHAPE: (usize, usize, usize) = (TILE_ROWS * 3, 3 * BLOCK, 2 * PANEL);
-    let (m, k, n) = SHAPE;
-    // Values of four magnitudes, whose sums depend on their order.
-    let value = |at: usize| {
-        let mixed = (at as u32).wrapping_mul(2_654_435_761) >> 8;
-        let size = [1.0, 64.0, 0.01, 3.0][at % 4];
-        bf16::from_f32((mixed as f32 / (1 << 23) as f32 - 1.0) * size)
-    };
-    let values: Vec<bf16> = (0..m * k + k * n).map(value).collect();
-    let (a, b) = values.split_at(m * k);
-    let (a, b) = (Bf16View::new(a, m, k), Bf16View::new(b, k, n));
-    let b = Bf16Matrix::new(b);
-    let (mut tiles, mut lanes) = (vec![0.0; m * n], vec![0.0; m * n]);
-    multiply(permission, a, &b, &mut tiles, WriteMode::Overwrite);
-    super::lanes::multiply(a, &b, &mut lanes, WriteMode::Overwrite);
-    let both = tiles.iter().zip(&lanes);
-    both.into_iter().all(|(a, b)| a.to_bits() == b.to_bits())
+    trial::agrees_with_lanes("AMX", |a, b, c| {
+        multiply(permission, a, b, c, WriteMode::Overwrite);
+    })
 }
 
 /// Computes C = A B into `c`, or adds the finished sums to it.

@@ -11,16 +11,19 @@
 //! AMX takes subnormal numbers as zero. Here values below 2^-55 count as zero, in any kernel. Then
 //! every product and every sum is a multiple of 2^-124, and no sum is subnormal.
 //!
-//! CPUs with AMX multiply tiles (`amx`). AVX512-BF16 sums in another order (VDPBF16PS), so CPUs
-//! that have it and no AMX widen bf16 to f32 and use the multiply-adds of f32 (`lanes`). Its gain
-//! is memory: a weight has two bytes.
+//! CPUs with AMX multiply tiles (`amx`). Those with AVX512-BF16 multiply pairs (`pairs`): the
+//! instruction continues one chain by two steps, and the kernel arranges the steps so that they are
+//! those of the chain. Other CPUs widen bf16 to f32 and use the multiply-adds of f32 (`lanes`).
 //!
 //! One thread.
 
 mod amx;
 mod lanes;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_pairs.rs")]
+mod pairs;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use candle_core::Result;
 use half::bf16;
@@ -276,17 +279,18 @@ pub(crate) fn multiply_bf16(
             b.n
         );
     }
-    let tiles = match chosen_set() {
-        InstructionSet::Amx => amx::permission(),
-        _ => None,
-    };
+    let set = chosen_set();
+    let tiles = (set == InstructionSet::Amx).then(amx::permission).flatten();
+    let has_pairs = matches!(set, InstructionSet::Amx | InstructionSet::Avx512Bf16);
+    let pairs = has_pairs.then(pairs::Permission::of_process).flatten();
     for first in (0..a.rows).step_by(ROWS) {
         let part = a.part(first, ROWS.min(a.rows - first));
         let c = &mut c[first * b.n..][..part.rows * b.n];
-        match tiles {
-            Some(permission) if part.rows >= amx::LEAST_ROWS => {
+        match (tiles, pairs) {
+            (Some(permission), _) if part.rows >= amx::LEAST_ROWS => {
                 amx::multiply(permission, part, b, c, write_mode);
             }
+            (_, Some(permission)) => pairs::multiply(permission, part, b, c, write_mode),
             _ => lanes::multiply(part, b, c, write_mode),
         }
     }

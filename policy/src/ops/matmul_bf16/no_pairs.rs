@@ -1,0 +1,22 @@
+//! Other CPUs have no AVX512-BF16.
+
+use super::{Bf16Matrix, Bf16View, WriteMode};
+
+#[derive(Clone, Copy)]
+pub(super) enum Permission {}
+
+impl Permission {
+    pub(super) fn of_process() -> Option<Self> {
+        None
+    }
+}
+
+pub(super) fn multiply(
+    permission: Permission,
+    _: Bf16View<'_>,
+    _: &Bf16Matrix,
+    _: &mut [f32],
+    _: WriteMode,
+) {
+    match permission {}
+}

@@ -1,0 +1,232 @@
+//! Products of bf16 by AVX512-BF16.
+//!
+//! VDPBF16PS adds two products to a sum, first that of the high halves of two pairs, then that of
+//! the low halves, each by a fused multiply-add (Intel's manual; felixcloutier.com/x86/vdpbf16ps).
+//! So a pair of two even steps continues the chain of the even steps, and a pair of two odd steps
+//! that of the odd ones. The panels of B have an even and an odd step in each pair, as AMX reads
+//! them, so the kernel exchanges the halves of two pairs after it has loaded them.
+
+use std::arch::x86_64::*;
+use std::sync::OnceLock;
+
+use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, factor_bits, trial, write};
+use crate::ops::simd::{Kernel, LANES, Simd, dispatch};
+
+/// Steps of k whose values the kernel multiplies at once: a pair of even and a pair of odd ones.
+const STEPS: usize = 4;
+/// The step of each place of four, and the place of each step.
+const STEP_OF_PLACE: [usize; STEPS] = [2, 0, 3, 1];
+const PLACE_OF_STEP: [usize; STEPS] = [1, 3, 0, 2];
+/// Vectors of a row of a panel.
+const VECTORS: usize = PANEL / LANES;
+/// Rows of a tile, whose two chains fit the registers.
+const TILE_ROWS: usize = 6;
+/// The most steps of k of a panel of B that are read at once. They are 20 KiB, which fit the
+/// first-level cache beside the rows of A.
+const DEPTH: usize = 320;
+
+/// The CPU has the instructions, and they add in the order of the lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Permission(());
+
+impl Permission {
+    /// Returns the permission if a trial product has the bits of the lanes.
+    pub(super) fn of_process() -> Option<Self> {
+        static AGREES: OnceLock<bool> = OnceLock::new();
+        let agrees = *AGREES.get_or_init(|| {
+            let permission = Self::of_cpu();
+            permission.is_some_and(|permission| {
+                trial::agrees_with_lanes("AVX512-BF16", |a, b, c| {
+                    multiply(permission, a, b, c, WriteMode::Overwrite);
+                })
+            })
+        });
+        agrees.then_some(Self(()))
+    }
+
+    fn of_cpu() -> Option<Self> {
+        let exists = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
+        exists.then_some(Self(()))
+    }
+}
+
+/// Computes C = A B into `c`, or adds the finished sums to it.
+pub(super) fn multiply(
+    _: Permission,
+    a: Bf16View<'_>,
+    b: &Bf16Matrix,
+    c: &mut [f32],
+    write_mode: WriteMode,
+) {
+    let left = pack_rows(a, b.padded);
+    let mut sums = vec![0.0; a.rows * PANEL];
+    let blocks = b.padded / BLOCK;
+    let pieces = b.padded.div_ceil(DEPTH).max(1);
+    let depth = blocks.div_ceil(pieces).max(1) * BLOCK;
+    let stride = b.padded;
+    for panel in 0..b.n.div_ceil(PANEL) {
+        sums.fill(0.0);
+        // All rows read a piece of the panel before the next piece replaces it in the cache.
+        for (piece, pairs) in b.panel(panel).chunks(depth / 2 * PANEL).enumerate() {
+            for first in (0..a.rows).step_by(TILE_ROWS) {
+                let tile = Tile {
+                    a: &left[first * stride + piece * depth..],
+                    a_stride: stride,
+                    pairs,
+                    sums: &mut sums[first * PANEL..],
+                };
+                // SAFETY: the permission says that the CPU has the instructions.
+                unsafe { tile.run(TILE_ROWS.min(a.rows - first)) };
+            }
+        }
+        write(&sums, panel, (c, b.n), write_mode);
+    }
+}
+
+/// Returns the rows of A, each padded with zeros to `padded` values, as the pairs that the kernel
+/// reads: of four steps the even ones, then the odd ones, each with the later step first.
+fn pack_rows(a: Bf16View<'_>, padded: usize) -> Vec<u16> {
+    let mut packed = vec![0; a.rows * padded];
+    if !packed.is_empty() {
+        dispatch(PackRows {
+            a,
+            padded,
+            packed: &mut packed,
+        });
+    }
+    packed
+}
+
+struct PackRows<'a> {
+    a: Bf16View<'a>,
+    padded: usize,
+    packed: &'a mut [u16],
+}
+
+impl Kernel for PackRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let a = self.a;
+        if a.col_stride == 1 {
+            for (row, packed) in self.packed.chunks_exact_mut(self.padded).enumerate() {
+                let (values, rest) = a.data[row * a.row_stride..][..a.cols].as_chunks::<STEPS>();
+                let (packed, _) = packed.as_chunks_mut::<STEPS>();
+                for (packed, values) in packed.iter_mut().zip(values) {
+                    *packed = STEP_OF_PLACE.map(|step| factor_bits(values[step]));
+                }
+                if let Some(packed) = packed.get_mut(values.len()) {
+                    for (&value, place) in rest.iter().zip(PLACE_OF_STEP) {
+                        packed[place] = factor_bits(value);
+                    }
+                }
+            }
+        } else {
+            // A transposed matrix is read along its contiguous side.
+            for k in 0..a.cols {
+                let place = k / STEPS * STEPS + PLACE_OF_STEP[k % STEPS];
+                let values = &a.data[k * a.col_stride..];
+                for (row, packed) in self.packed.chunks_exact_mut(self.padded).enumerate() {
+                    packed[place] = factor_bits(values[row * a.row_stride]);
+                }
+            }
+        }
+    }
+}
+
+/// Some rows of A against a piece of a panel of B.
+struct Tile<'a> {
+    a: &'a [u16],
+    /// Values from a row of A to the next one.
+    a_stride: usize,
+    pairs: &'a [u32],
+    /// The sums so far, [rows, 32].
+    sums: &'a mut [f32],
+}
+
+impl Tile<'_> {
+    /// Runs the tile with a constant number of rows, so that the chains stay in registers.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn run(self, rows: usize) {
+        match rows {
+            6 => self.rows::<6>(),
+            5 => self.rows::<5>(),
+            4 => self.rows::<4>(),
+            3 => self.rows::<3>(),
+            2 => self.rows::<2>(),
+            1 => self.rows::<1>(),
+            _ => unreachable!("a tile of pairs has 1 to 6 rows: this is a bug"),
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn rows<const ROWS: usize>(self) {
+        let blocks = self.pairs.len() / (BLOCK / 2 * PANEL);
+        assert!((ROWS - 1) * self.a_stride + blocks * BLOCK <= self.a.len());
+        assert!(ROWS * PANEL <= self.sums.len());
+        for block in 0..blocks {
+            let mut even = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+            let mut odd = even;
+            for step in 0..BLOCK / STEPS {
+                let k = block * BLOCK + step * STEPS;
+                // SAFETY: a row of `pairs` has two vectors, and `pairs` holds `blocks` blocks; the
+                // first assertion bounds the offsets into `a`.
+                unsafe {
+                    let b: [_; VECTORS] = std::array::from_fn(|v| {
+                        let first = self.pairs.as_ptr().add(k / 2 * PANEL + v * LANES);
+                        exchange_halves(
+                            _mm512_loadu_si512(first.cast()),
+                            _mm512_loadu_si512(first.add(PANEL).cast()),
+                        )
+                    });
+                    for i in 0..ROWS {
+                        let a = self.a.as_ptr().add(i * self.a_stride + k).cast::<u32>();
+                        let a_even = splat(a.read_unaligned());
+                        let a_odd = splat(a.add(1).read_unaligned());
+                        for v in 0..VECTORS {
+                            even[i][v] = _mm512_dpbf16_ps(even[i][v], a_even, b[v].0);
+                            odd[i][v] = _mm512_dpbf16_ps(odd[i][v], a_odd, b[v].1);
+                        }
+                    }
+                }
+            }
+            for i in 0..ROWS {
+                for v in 0..VECTORS {
+                    let sums = &mut self.sums[i * PANEL + v * LANES..][..LANES];
+                    let block = _mm512_add_ps(even[i][v], odd[i][v]);
+                    // SAFETY: `sums` has 16 values.
+                    unsafe {
+                        let before = _mm512_loadu_ps(sums.as_ptr());
+                        _mm512_storeu_ps(sums.as_mut_ptr(), _mm512_add_ps(before, block));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the pairs of the even steps and those of the odd steps of two rows of pairs, with the
+/// earlier step in the high half.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn exchange_halves(first: __m512i, second: __m512i) -> (__m512bh, __m512bh) {
+    let high_half = _mm512_set1_epi32(-65_536);
+    // 0xca: where the mask has a bit, the first operand's, else the second's.
+    let even = _mm512_ternarylogic_epi32::<0xca>(high_half, _mm512_slli_epi32::<16>(first), second);
+    let odd = _mm512_ternarylogic_epi32::<0xca>(high_half, first, _mm512_srli_epi32::<16>(second));
+    (pairs(even), pairs(odd))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn splat(pair: u32) -> __m512bh {
+    pairs(_mm512_set1_epi32(pair.cast_signed()))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn pairs(bits: __m512i) -> __m512bh {
+    // SAFETY: both types are 64 bytes of any value.
+    unsafe { std::mem::transmute(bits) }
+}
