@@ -207,7 +207,7 @@ mod tests {
         );
         assert_eq!(
             taken[1],
-            action("QUERY", "SELECT MAX(pages) FROM books WHERE pages > 10")
+            action("QUERY", "SELECT max(pages) FROM books WHERE pages > 10")
         );
         assert_eq!(taken[2], action("QUERY", GOLD_SQL));
         assert_eq!(taken[3], action("ANSWER", "812"));

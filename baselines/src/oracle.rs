@@ -91,7 +91,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) const GOLD_SQL: &str = "SELECT MAX(pages) FROM book WHERE pages > 10";
+    pub(crate) const GOLD_SQL: &str = "SELECT max(pages) FROM book WHERE pages > 10";
     const SCHEMA: &str = "Available tables:\n- book\n- author";
 
     pub(crate) fn solutions() -> Arc<Solutions> {

@@ -64,7 +64,45 @@ pub fn main() -> ExitCode {
         allocator::keep_freed_memory();
     }
     commands::run(args).unwrap_or_else(|error| {
-        eprintln!("error: {}", report::safe_text(&format!("{error:#}")));
+        eprintln!("error: {}", report::safe_text(&with_causes(&error)));
         ExitCode::FAILURE
     })
+}
+
+/// Returns an error and its causes. A cause that a message names already is not repeated.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use anyhow::Context as _;
+    use learner::LearnerError;
+
+    use super::*;
+
+    #[test]
+    fn each_cause_is_said_once() {
+        let full = || io::Error::other("no space left");
+        let error: anyhow::Result<()> = Err(LearnerError::File {
+            action: "write",
+            path: "a/b".into(),
+            source: full(),
+        })
+        .context("in stage 1");
+        let text = with_causes(&error.unwrap_err());
+        assert_eq!(text, "in stage 1: cannot write a/b: no space left");
+        let plain = anyhow::Error::new(full()).context("cannot write c");
+        assert_eq!(with_causes(&plain), "cannot write c: no space left");
+    }
 }

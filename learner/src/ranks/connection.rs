@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 use prost::{Message as _, bytes::Bytes};
 use proto::{
     chunks::{Assembly, split},
@@ -96,35 +96,12 @@ pub(super) trait Peer {
         let expected = parameter.elem_count() * dtype.size_in_bytes();
         self.allow(expected);
         let bytes = self.receive_bytes(name, Some(expected))?;
-        if !is_finite(&bytes, dtype) {
-            return Err(self.fault(format!(
-                "sent a gradient of {name} that is not finite; if this comes back, lower the \
-                 learning rate in a new run"
-            )));
-        }
         Ok(Tensor::from_raw_buffer(
             &bytes,
             dtype,
             parameter.dims(),
             device,
         )?)
-    }
-}
-
-/// Returns whether all numbers are finite. Master copies, and so gradients, are f32 or f64.
-fn is_finite(bytes: &[u8], dtype: DType) -> bool {
-    // Without a branch in the fold, the loop vectorises.
-    match dtype {
-        DType::F64 => {
-            let numbers = bytes.as_chunks().0.iter();
-            let finite = numbers.map(|bytes| f64::from_le_bytes(*bytes).is_finite());
-            finite.fold(true, |all, finite| all & finite)
-        }
-        _ => {
-            let numbers = bytes.as_chunks().0.iter();
-            let finite = numbers.map(|bytes| f32::from_le_bytes(*bytes).is_finite());
-            finite.fold(true, |all, finite| all & finite)
-        }
     }
 }
 
@@ -139,6 +116,9 @@ pub(crate) struct RankConnection {
     pub(super) rank: usize,
     /// The numbers of the micro-batches that it computes in the update at hand.
     pub(super) share: Vec<usize>,
+    /// The first parameter of the update at hand whose gradient is not finite, where rank 0's own
+    /// is.
+    pub(super) not_finite: Option<String>,
     stream: Duplex<TrainResponse, TrainRequest>,
 }
 
@@ -152,6 +132,7 @@ impl RankConnection {
         Self {
             rank: 0,
             share: Vec::new(),
+            not_finite: None,
             stream: Duplex::new(sender, incoming, runtime, Some(timeout)),
         }
     }

@@ -255,6 +255,7 @@ impl Ranks {
                 // all: a rank with no micro-batches sends none.
                 let mut has_gradients = Vec::new();
                 for other in others.iter_mut() {
+                    other.not_finite = None;
                     let received = other.receive_statistics()?;
                     has_gradients.push(!received.is_empty());
                     statistics.extend(received);
@@ -290,6 +291,22 @@ impl Ranks {
             Some(nccl) => nccl.all_reduce(parameters, gradients)?,
         };
         Ok((gradients, statistics))
+    }
+
+    /// Returns the error that names a rank whose part of the last sum is not finite, where rank 0's
+    /// own part is. NCCL does not show the parts.
+    pub(crate) fn without_finite_gradient(&self) -> Option<LearnerError> {
+        let RankRole::Leader(others) = &self.role else {
+            return None;
+        };
+        others.iter().find_map(|other| {
+            let name = other.not_finite.as_ref()?;
+            Some(other.fault(format!(
+                "sent a gradient of {name} that is not finite, and no group explains it; if this \
+                 comes back, look at the machine of this rank, or lower the learning rate in a \
+                 new run"
+            )))
+        })
     }
 
     /// Checks that all ranks hold the same weights after step `step`.

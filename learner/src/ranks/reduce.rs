@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use super::connection::{LeaderConnection, Peer as _, RankConnection, tensor_bytes};
 use crate::{
     error::{LearnerError, Result},
-    optimizer::{Gradients, Parameter},
+    optimizer::{Gradients, Parameter, all_finite},
 };
 
 /// Adds the gradients of the other ranks that have some (`has_gradients`) to rank 0's `own`, in the
-/// order of ranks, and sends the sum to all of them.
+/// order of ranks, and sends the sum to all of them. What is not finite is added as well, so that
+/// all ranks see it and look for the group that it comes from.
 pub(super) fn sum(
     parameters: &BTreeMap<String, Parameter>,
     mut own: Gradients,
@@ -27,10 +28,14 @@ pub(super) fn sum(
             Some(gradient) => gradient,
             None => parameter.value.zeros_like()?,
         };
+        let own_is_finite = all_finite([&total])?;
         let senders = others.iter_mut().zip(has_gradients);
         let mut senders = senders.filter(|(_, has)| **has).map(|(other, _)| other);
         let total = senders.try_fold(total, |total, other| {
             let gradient = other.receive_gradient(name, &parameter.value)?;
+            if own_is_finite && other.not_finite.is_none() && !all_finite([&gradient])? {
+                other.not_finite = Some(name.clone());
+            }
             Ok::<_, LearnerError>((total + gradient)?)
         })?;
         own.insert(name.clone(), total);

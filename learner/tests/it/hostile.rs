@@ -20,14 +20,14 @@ use tonic::{Code, Status};
 use crate::common::{act, group, open, small_config, train};
 
 /// An actor that a test drives call by call.
-struct Client {
+pub(crate) struct Client {
     learner: LearnerClient,
     name: String,
     run_id: String,
 }
 
 impl Client {
-    fn new(learner: &Learner, name: &str) -> Self {
+    pub(crate) fn new(learner: &Learner, name: &str) -> Self {
         Self {
             learner: LearnerClient::new(Transport::in_process(learner.service())),
             name: name.to_owned(),
@@ -35,7 +35,7 @@ impl Client {
         }
     }
 
-    async fn claim(&mut self) -> GroupClaim {
+    pub(crate) async fn claim(&mut self) -> GroupClaim {
         let request = ClaimRequest {
             actor_id: self.name.clone(),
             run_id: self.run_id.clone(),
@@ -48,7 +48,7 @@ impl Client {
         }
     }
 
-    async fn submit(
+    pub(crate) async fn submit(
         &mut self,
         claim: &GroupClaim,
         trajectories: Vec<Trajectory>,
@@ -86,7 +86,7 @@ async fn honest_weights(config: LearnerConfig) -> Vec<u8> {
     train(&learner, 2, None).await.1
 }
 
-fn assert_names(learner: &Learner, actor_id: &str, reason: &str) {
+pub(crate) fn assert_names(learner: &Learner, actor_id: &str, reason: &str) {
     let refused = learner.refused_actors();
     let actor = refused.iter().find(|it| it.id == actor_id);
     let actor = actor.unwrap_or_else(|| panic!("{actor_id} is not among {refused:?}"));

@@ -9,6 +9,7 @@ use std::{
 use candle_core::{DType, Device};
 use learner::{
     Learner, LearnerConfig, LearnerError,
+    advantage::ScaleRewards,
     config::RatioAgainst,
     group::{Group, GroupRules, StepGroups},
     metrics::Metrics,
@@ -18,11 +19,12 @@ use learner::{
 use policy::{Model, Weights};
 use proto::{
     EncodedGroup, RanksClient, Transport,
-    v1::{GroupClaim, RankHello, SubmitRequest, TrainRequest, train_request::Part},
+    v1::{GroupClaim, RankHello, SubmitRequest, SubmitVerdict, TrainRequest, train_request::Part},
 };
 use tonic::Code;
 
 use crate::common::{actor, group, open, small_config, small_model};
+use crate::hostile::{Client, assert_names};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -176,12 +178,12 @@ async fn ranks_are_equal_and_equal_to_one_within_rounding() {
     }
 }
 
-/// Makes a step with two ranks, of which the second holds the weights of `seed` or is missing.
-async fn first_step(second: Option<u64>) -> LearnerError {
+/// Makes a step with two ranks, of which the second holds this model or is missing.
+async fn first_step(second: Option<Model>) -> LearnerError {
     let config = config();
     let mut ranks = Ranks::in_process(2, TIMEOUT);
-    let member = second.map(|seed| {
-        let mut trainer = Trainer::new(&config, 1, &small_model(seed)).unwrap();
+    let member = second.map(|model| {
+        let mut trainer = Trainer::new(&config, 1, &model).unwrap();
         trainer.ranks = ranks.remove(1);
         trainer
     });
@@ -195,20 +197,69 @@ async fn first_step(second: Option<u64>) -> LearnerError {
     let member = member.map(step);
     let fault = step(leader).await.unwrap().unwrap_err();
     if let Some(member) = member {
-        member.await.unwrap().unwrap();
+        // It has sent its part of the step, whatever became of it.
+        let _ = member.await.unwrap();
     }
     fault
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_that_differs_or_is_gone_ends_the_step() {
-    let fault = first_step(Some(2)).await;
+    let fault = first_step(Some(small_model(2))).await;
     assert!(
         matches!(fault, LearnerError::RankDiffers { rank: 1, step: 1 }),
         "{fault}"
     );
     let fault = first_step(None).await.to_string();
     assert!(fault.starts_with("rank 1 of the run is gone"), "{fault}");
+}
+
+/// The other rank has a finite gradient, and finds no group at fault.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_without_a_finite_gradient_is_named() {
+    let mut broken = small_model(1);
+    let last = broken.weights.iter().map(|(name, _)| name).last();
+    let last = last.unwrap().to_owned();
+    let weights = broken.weights.iter().map(|(name, tensor)| {
+        let tensor = match name == last {
+            true => (tensor * f64::NAN).unwrap(),
+            false => tensor.clone(),
+        };
+        (name.to_owned(), tensor)
+    });
+    broken.weights = Weights::new(weights.collect());
+    let fault = first_step(Some(broken)).await.to_string();
+    assert!(
+        fault.starts_with("rank 1 of the run sent a gradient of "),
+        "{fault}"
+    );
+    assert!(
+        fault.contains("that is not finite, and no group explains it"),
+        "{fault}"
+    );
+}
+
+/// Each rank finds the same group, and the step is made of another one in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_without_a_finite_gradient_is_left_out_by_all_ranks() {
+    let mut config = LearnerConfig {
+        ranks: with_ranks(2, 60).ranks,
+        ..small_config()
+    };
+    config.rewards.shaping = 1e36;
+    config.advantage.scale_rewards = ScaleRewards::None;
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let honest = open(config.clone(), folders[0].path()).unwrap();
+    let expected = train(&honest, 2).await.unwrap();
+    let learner = open(config, folders[1].path()).unwrap();
+    let mut broken = Client::new(&learner, "broken");
+    let claim = broken.claim().await;
+    let mut trajectories = group(&claim, 0);
+    trajectories[0].episode_return += 1e5;
+    let verdict = broken.submit(&claim, trajectories).await.unwrap();
+    assert_eq!(verdict, SubmitVerdict::Accepted);
+    assert!(train(&learner, 2).await.unwrap() == expected);
+    assert_names(&learner, "broken", "its gradient is not finite");
 }
 
 fn with_ranks(count: usize, timeout_seconds: u32) -> LearnerConfig {

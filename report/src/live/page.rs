@@ -108,7 +108,12 @@ fn main(status: Option<&LiveStatus>) -> Markup {
 fn head(status: &LiveStatus) -> Markup {
     let state = match status.state {
         RunStatus::Running => match status.eta_seconds {
-            Some(seconds) => format!("about {} left", number::seconds(seconds)),
+            Some(seconds) => {
+                format!(
+                    "about {} left, without evaluations",
+                    number::seconds(seconds)
+                )
+            }
             None => "running".to_owned(),
         },
         RunStatus::Interrupted => "stopped; the same command resumes it".to_owned(),
