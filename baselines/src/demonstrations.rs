@@ -8,7 +8,7 @@ use actor::{
     EpisodeSettings, EpisodeSpec, Policy,
     policy::{Coordinates, random::derive_seed},
     proto::v1::Trajectory,
-    run_episodes,
+    run_episodes_on,
 };
 
 /// Which demonstrations to run.
@@ -22,13 +22,14 @@ pub struct Demonstrations<'a> {
     pub concurrency: usize,
 }
 
-/// Runs the demonstrations and returns their trajectories in the order of the questions. Calls
-/// `on_done` with the number of finished episodes.
+/// Runs the demonstrations and returns their trajectories in the order of the questions.
+/// `policies` are copies of one policy, for instance one for each engine. Calls `on_done` with the
+/// number of finished episodes.
 ///
 /// Episodes that failed are left out. So are episodes with more tokens than a context, or with
 /// several segments: their later turns refer to results that are no longer in the segment.
 pub async fn demonstrate(
-    policy: &dyn Policy,
+    policies: &[&dyn Policy],
     settings: &EpisodeSettings,
     wanted: &Demonstrations<'_>,
     mut on_done: impl FnMut(usize),
@@ -44,7 +45,7 @@ pub async fn demonstrate(
     };
     let specs: Vec<EpisodeSpec> = wanted.question_ids.iter().enumerate().map(spec).collect();
     let count = |done, _: &Trajectory| on_done(done);
-    let outcomes = run_episodes(policy, settings, &specs, wanted.concurrency, count).await;
+    let outcomes = run_episodes_on(policies, settings, &specs, wanted.concurrency, count).await;
     let limit = settings.limits.max_context_tokens;
     outcomes
         .into_iter()

@@ -35,7 +35,8 @@ const DETOUR_DRAW: u32 = 5;
 const DETOUR_TABLE_DRAW: u32 = 6;
 const ERROR_KIND_DRAW: u32 = 7;
 
-/// The share of errors that name a missing column. The others name a missing table.
+/// The share of errors that name a missing column. The others name a missing table, in FROM or
+/// before a column.
 const COLUMN_ERROR_SHARE: f64 = 0.6;
 
 /// The shares of the kinds of episodes. By default all are careful and without mistakes, as the
@@ -117,8 +118,8 @@ impl ActionPolicy for Demonstrator {
         }
         let errs = draws.uniform(ERROR_DRAW) < self.mix.error_share;
         let is_wrong = draws.uniform(WRONG_QUERY_DRAW) < self.mix.wrong_query_share;
-        let gold_sql = tidy_gold_sql(question, observation);
-        let gold_query = || action("QUERY", &*gold_sql);
+        let gold_sql = || tidy_gold_sql(question, observation);
+        let gold_query = || action("QUERY", gold_sql());
         let unnamed = unnamed_column(&question.question_text, &question.gold_sql)
             .filter(|_| self.mix.looks_at_rows);
         let looks = usize::from(unnamed.is_some());
@@ -138,10 +139,10 @@ impl ActionPolicy for Demonstrator {
             }
             CarefulStep::Query(query) if errs && query == looks => action(
                 "QUERY",
-                failing_query(question, &gold_sql, observation, draws),
+                failing_query(question, &gold_sql(), observation, draws),
             ),
             CarefulStep::Query(_) if is_wrong => {
-                action("QUERY", wrong_query(&gold_sql, observation, draws))
+                action("QUERY", wrong_query(&gold_sql(), observation, draws))
             }
             CarefulStep::Query(_) => gold_query(),
             // The wrong query failed. The demonstrator reads the error and runs the right one.

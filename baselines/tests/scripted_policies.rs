@@ -21,8 +21,8 @@ fn model() -> Model {
 
 fn solutions() -> Arc<Solutions> {
     let questions = [
-        ("q-max", "SELECT MAX(pages) FROM book", "812"),
-        ("q-count", "SELECT COUNT(*) FROM book", "9"),
+        ("q-max", "SELECT max(pages) FROM book", "812"),
+        ("q-count", "SELECT count(*) FROM book", "9"),
     ];
     let question = |(id, sql, answer): (&str, &str, &str)| Question {
         question_id: id.to_owned(),
@@ -59,7 +59,7 @@ async fn the_oracle_is_always_correct() {
     let steps = &episodes[0].steps;
     assert_eq!(
         steps[1].completion.as_deref().unwrap(),
-        "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT MAX(pages) FROM book\"}}\n</tool_call>"
+        "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT max(pages) FROM book\"}}\n</tool_call>"
     );
     assert_eq!(
         (steps[1].result.as_deref(), &steps[1].error, steps[1].reward),
@@ -127,13 +127,16 @@ async fn demonstrations_are_what_a_model_would_sample() {
     };
     let demonstrator = Demonstrator::new(solutions(), DemonstratorMix::mixed());
     let policy = ScriptedPolicy::new(settings.chat.clone(), demonstrator);
-    let shown = demonstrate(&policy, &settings, &wanted, |_| ()).await;
+    let shown = demonstrate(&[&policy], &settings, &wanted, |_| ()).await;
     assert_eq!(shown.len(), question_ids.len());
     let again = Demonstrations {
         concurrency: 1,
         ..wanted
     };
-    assert_eq!(shown, demonstrate(&policy, &settings, &again, |_| ()).await);
+    assert_eq!(
+        shown,
+        demonstrate(&[&policy], &settings, &again, |_| ()).await
+    );
     assert!(shown.iter().any(|trajectory| trajectory.correct));
     assert!(shown.iter().any(|trajectory| !trajectory.correct));
     for trajectory in &shown {

@@ -34,10 +34,9 @@ pub(crate) struct RunConfig {
     pub(crate) threads: usize,
     /// Device that samples and trains: `auto`, `cpu`, `cuda` or `cuda:N`.
     pub(crate) device: DeviceChoice,
-    /// Dtype of the forward pass: `auto`, `f32` or `bf16`. `auto` is bf16 on a GPU. On
-    /// a CPU it is bf16 for models of at least 50 million parameters if the CPU multiplies bf16 (AMX
-    /// or AVX512-BF16), else f32. For an actor it is the dtype of the learner. Trained weights have
-    /// master copies in f32.
+    /// Dtype of the forward pass: `auto`, `f32` or `bf16`. `auto` is bf16 on a GPU. On a
+    /// CPU it is f32 for models of fewer than 50 million parameters, and bf16 for larger ones. For
+    /// an actor it is the dtype of the learner. Trained weights have master copies in f32.
     pub(crate) dtype: DTypeChoice,
     /// Questions and databases.
     pub(crate) data: DataConfig,
@@ -158,22 +157,24 @@ pub(crate) struct ModelConfig {
     pub(crate) random_weights: bool,
 }
 
-/// The supervised warm start: imitation of the oracle, then of careful and hasty demonstrators.
+/// The supervised warm start: imitation of the oracle, then of its corrections, then of careful and
+/// hasty demonstrators.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct WarmStartConfig {
     /// Whether there is a warm start. Without one GRPO starts from the base model.
     #[default(true)]
     pub(crate) enabled: bool,
-    /// Demonstrations per stage; 0: one per training question.
+    /// Demonstrations in the first and in the third stage; 0: one per training question.
     pub(crate) demonstrations: usize,
     /// First stage: demonstrations of the oracle.
     pub(crate) oracle: learner::sft::SftConfig,
     /// Second stage: training questions that the policy then plays itself. Whenever its last action
-    /// has visibly failed, the oracle takes the turn, and only such turns are learned (DAgger). 0:
-    /// none.
+    /// has visibly failed, the oracle takes the turn, and of these episodes only such turns are
+    /// learned (DAgger). 0: none. A training that is interrupted plays them again.
     pub(crate) corrected_questions: usize,
-    /// Training on the episodes with a correction, and on as many demonstrations of the oracle.
+    /// Training on the episodes with a correction, and on up to as many demonstrations of the
+    /// oracle.
     pub(crate) corrections: learner::sft::SftConfig,
     /// Third stage: demonstrations of careful and hasty demonstrators; a budget of 0 tokens
     /// skips it.

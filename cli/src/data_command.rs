@@ -99,7 +99,7 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
         concurrency: config.evaluation.concurrency,
     };
     let episodes = demonstrate(
-        &demonstrator,
+        &[&demonstrator],
         &evaluator.episode_settings(&chat),
         &wanted,
         |done| {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use actor::{EpisodeSettings, EpisodeSpec, run_episode};
+use actor::{EpisodeSettings, EpisodeSpec, Policy, run_episode};
 use anyhow::{Result, anyhow, ensure};
 use baselines::{
     CorrectedPolicy, Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, corrections,
@@ -53,7 +53,8 @@ pub(crate) async fn demonstrations(
         concurrency: evaluator.config.evaluation.concurrency,
     };
     let settings = evaluator.episode_settings(&chat);
-    let play = demonstrate(&policy, &settings, &wanted, |done| stage.set(done as u64));
+    let policies: [&dyn Policy; 1] = [&policy];
+    let play = demonstrate(&policies, &settings, &wanted, |done| stage.set(done as u64));
     let episodes = unless_interrupted(evaluator.shutdown, play).await?;
     if episodes.is_empty() {
         return Err(why_unusable(evaluator, &policy, &settings, &question_ids[0]).await?);
@@ -75,12 +76,15 @@ pub(crate) async fn corrected_episodes(
 ) -> Result<Vec<Segment>> {
     let setup = evaluator.setup;
     let chat: Arc<Chat> = Arc::new(model.chat.clone());
-    let engine = evaluator.engine(model, MODEL_VERSION)?;
-    let policy = CorrectedPolicy::new(
-        evaluator.model(&engine, &chat, DecodingMode::Sampled)?,
-        Arc::clone(&chat),
-        Arc::clone(&setup.solutions),
-    );
+    let engines = evaluator.engines(model, MODEL_VERSION)?;
+    let models = evaluator.models(&engines, &chat, DecodingMode::Sampled)?;
+    let corrected =
+        |model| CorrectedPolicy::new(model, Arc::clone(&chat), Arc::clone(&setup.solutions));
+    let policies: Vec<_> = models.into_iter().map(corrected).collect();
+    let policies: Vec<&dyn Policy> = policies
+        .iter()
+        .map(|policy| policy as &dyn Policy)
+        .collect();
     let mut question_ids = training_questions(setup);
     question_ids.truncate(questions);
     let title = format!("corrected episodes, {name}");
@@ -93,7 +97,7 @@ pub(crate) async fn corrected_episodes(
         concurrency: evaluator.config.evaluation.concurrency,
     };
     let settings = evaluator.episode_settings(&chat);
-    let play = demonstrate(&policy, &settings, &wanted, |done| stage.set(done as u64));
+    let play = demonstrate(&policies, &settings, &wanted, |done| stage.set(done as u64));
     let episodes = unless_interrupted(evaluator.shutdown, play).await?;
     let unusable = question_ids.len() - episodes.len();
     let corrected: Vec<Segment> = episodes.into_iter().filter_map(corrections).collect();

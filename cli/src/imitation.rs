@@ -49,8 +49,8 @@ impl<'a> ImitationTrainer<'a> {
         }
     }
 
-    /// Trains on demonstrations, and returns the model and the totals of this training. If `before`
-    /// is given, the steps are recorded and counted from there. `title` is the label of the random
+    /// Trains on demonstrations, and returns the model and the totals up to the end of this
+    /// training. If `before` is given, the steps are recorded and counted from there. `title` is the label of the random
     /// seed, too.
     pub(crate) fn imitate(
         &self,
@@ -103,9 +103,10 @@ impl<'a> ImitationTrainer<'a> {
             weights: outcome.weights.to(&Device::Cpu, dtype)?,
             ..start.clone()
         };
+        let before = before.unwrap_or_default();
         let totals = TrainingTotals {
-            steps: outcome.steps,
-            tokens: outcome.tokens,
+            steps: before.steps + outcome.steps,
+            tokens: before.tokens + outcome.tokens,
         };
         Ok((model, totals))
     }

@@ -48,5 +48,5 @@ pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, real_text};
 pub use spider::SQLENV_TEN;
 pub use sql::{immutable_uri, is_reserved_table, is_sql_function};
-pub use sql_name::needs_quotes;
+pub use sql_name::{is_keyword, needs_quotes};
 pub use stats::{DatasetStats, stats};

@@ -22,10 +22,14 @@ pub fn needs_quotes(name: &str) -> bool {
     let is_letter = |it: char| it.is_ascii_alphabetic() || it == '_';
     let is_plain = name.starts_with(is_letter)
         && name.chars().all(|it| is_letter(it) || it.is_ascii_digit())
-        && !KEYWORDS
-            .split_ascii_whitespace()
-            .any(|keyword| keyword.eq_ignore_ascii_case(name));
+        && !is_keyword(name);
     !is_plain
+}
+
+/// Returns whether a word is a keyword of SQLite, some of which it reads as names as well.
+pub fn is_keyword(word: &str) -> bool {
+    let mut keywords = KEYWORDS.split_ascii_whitespace();
+    keywords.any(|keyword| keyword.eq_ignore_ascii_case(word))
 }
 
 /// Returns a name as gold SQL has it: in quotation marks if it needs them.

@@ -35,6 +35,9 @@ pub fn sql_tokens(sql: &str) -> impl Iterator<Item = SqlToken<'_>> {
     })
 }
 
+/// Operators of more than one character, longer ones first.
+const OPERATORS: [&str; 10] = ["->>", "->", "<=", "<>", "<<", ">=", ">>", "!=", "==", "||"];
+
 fn first_token<'a>(text: &'a str) -> Option<(SqlToken<'a>, &'a str)> {
     let first = text.chars().next()?;
     let run = |belongs: fn(char) -> bool| text.find(|c| !belongs(c)).unwrap_or(text.len());
@@ -48,8 +51,12 @@ fn first_token<'a>(text: &'a str) -> Option<(SqlToken<'a>, &'a str)> {
         '[' => (quoted_bytes(text, ']'), SqlToken::Quoted),
         _ if first.is_whitespace() => (run(char::is_whitespace), SqlToken::Gap),
         _ if is_word(first) => (run(is_word), SqlToken::Word),
-        '<' | '>' | '!' if text[1..].starts_with(['=', '>']) => (2, SqlToken::Symbol),
-        _ => (first.len_utf8(), SqlToken::Symbol),
+        _ => {
+            let mut operators = OPERATORS.iter();
+            let operator = operators.find(|operator| text.starts_with(**operator));
+            let length = operator.map_or(first.len_utf8(), |operator| operator.len());
+            (length, SqlToken::Symbol)
+        }
     };
     let (text, tail) = text.split_at(length);
     Some((token(text), tail))
@@ -168,6 +175,19 @@ mod tests {
         ] {
             assert_eq!(first_keyword(sql), keyword, "{sql}");
         }
+    }
+
+    #[test]
+    fn operators_are_one_token() {
+        let sql = "a->>'$.b'<=c||d->1<<2==3!=4<>5>>6>=7=8<9";
+        let symbols = sql_tokens(sql).filter_map(|token| match token {
+            SqlToken::Symbol(symbol) => Some(symbol),
+            _ => None,
+        });
+        let expected = [
+            "->>", "<=", "||", "->", "<<", "==", "!=", "<>", ">>", ">=", "=", "<",
+        ];
+        assert_eq!(symbols.collect::<Vec<_>>(), expected);
     }
 
     proptest::proptest! {

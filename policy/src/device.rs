@@ -15,7 +15,6 @@ use crate::{
     config::DecoderConfig,
     error::{PolicyError, Result},
     model::Model,
-    ops::InstructionSet,
     weights::Weights,
 };
 
@@ -177,21 +176,22 @@ impl From<DeviceChoice> for String {
     }
 }
 
-/// Smaller models stay in f32, in which their results are the same on every machine.
+/// Smaller models gain little by bf16 on a CPU.
 const LEAST_PARAMETERS_IN_BF16: usize = 50_000_000;
 
 /// The dtype of weights, activations and the KV cache. Sums run in f32, see [`crate::ops`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DTypeChoice {
-    /// bf16 on a GPU. On a CPU it is bf16 for models of at least 50 million parameters if the CPU
-    /// multiplies bf16 (AMX or AVX512-BF16), else f32. For an actor it is what the learner computes
-    /// in.
+    /// bf16 on a GPU. On a CPU it is f32 for models of fewer than 50 million parameters, and bf16
+    /// for larger ones, whatever the CPU, so that a run continues on any machine. For an actor it
+    /// is what the learner computes in.
     #[default]
     Auto,
     /// f32.
     F32,
-    /// bf16: half the memory. It is faster than f32 on a GPU and on a CPU that multiplies it.
+    /// bf16: half the memory. It is faster than f32 on a GPU, on a CPU that multiplies it (AMX or
+    /// AVX512-BF16), and for a few rows on any CPU.
     Bf16,
 }
 
@@ -242,19 +242,12 @@ impl DTypeChoice {
     #[must_use]
     pub fn on(self, device: &Device, config: &DecoderConfig) -> DType {
         match self {
-            Self::Auto if device.is_cpu() => auto_on(InstructionSet::widest(), config.parameters()),
+            Self::Auto if device.is_cpu() && config.parameters() < LEAST_PARAMETERS_IN_BF16 => {
+                DType::F32
+            }
             Self::F32 => DType::F32,
             Self::Auto | Self::Bf16 => DType::BF16,
         }
-    }
-}
-
-/// Returns what `auto` stands for on a CPU with this instruction set.
-fn auto_on(set: InstructionSet, parameters: usize) -> DType {
-    let multiplies_bf16 = matches!(set, InstructionSet::Amx | InstructionSet::Avx512Bf16);
-    match multiplies_bf16 && parameters >= LEAST_PARAMETERS_IN_BF16 {
-        true => DType::BF16,
-        false => DType::F32,
     }
 }
 
@@ -294,19 +287,19 @@ mod tests {
     }
 
     #[test]
-    fn auto_is_bf16_for_large_models_where_the_cpu_multiplies_it() {
-        use InstructionSet::{Amx, Avx2, Avx512, Avx512Bf16, Portable};
-        for (set, parameters, dtype) in [
-            (Amx, 134_515_008, DType::BF16),
-            (Avx512Bf16, 134_515_008, DType::BF16),
-            (Avx512Bf16, 50_000_000, DType::BF16),
-            (Amx, 49_999_999, DType::F32),
-            (Avx512, 134_515_008, DType::F32),
-            (Avx2, 134_515_008, DType::F32),
-            (Portable, 134_515_008, DType::F32),
-        ] {
-            assert_eq!(auto_on(set, parameters), dtype, "{set:?} {parameters}");
-        }
+    fn auto_is_bf16_for_large_models_on_the_cpu() {
+        let config = |layers: usize| {
+            let mut config = crate::tiny::base().unwrap().config;
+            config.layers = layers;
+            config
+        };
+        let (small, large) = (config(6), config(300));
+        assert!(small.parameters() < LEAST_PARAMETERS_IN_BF16);
+        assert!(large.parameters() > LEAST_PARAMETERS_IN_BF16);
+        let auto = |config| DTypeChoice::Auto.on(&Device::Cpu, &config);
+        assert_eq!((auto(small), auto(large)), (DType::F32, DType::BF16));
+        let f32 = DTypeChoice::F32.on(&Device::Cpu, &config(300));
+        assert_eq!(f32, DType::F32);
     }
 
     #[test]

@@ -72,7 +72,9 @@ impl Model {
     /// # Errors
     /// [`PolicyError`] names the file that is missing, malformed or unsupported.
     pub fn config_in(dir: &Path) -> Result<DecoderConfig> {
-        config_of(&read_files(dir)?).map_err(|error| within(dir, error))
+        let config = read_file(dir, (CONFIG_FILE, MIB))?;
+        let files: Vec<_> = config.into_iter().collect();
+        config_of(&files).map_err(|error| within(dir, error))
     }
 
     /// Opens a Hugging Face folder, but draws the weights at random. Weights in the folder are not
@@ -194,22 +196,26 @@ pub(crate) fn config_of(files: &[(String, Vec<u8>)]) -> Result<DecoderConfig> {
 }
 
 fn read_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    let read = FILES
+        .iter()
+        .filter_map(|file| read_file(dir, *file).transpose());
+    read.collect()
+}
+
+/// Returns the name and the content of one of [`FILES`]; none if there is no such file.
+fn read_file(dir: &Path, (name, most): (&str, u64)) -> Result<Option<(String, Vec<u8>)>> {
     if !dir.is_dir() {
         let reason = "no such folder; a model folder holds config.json, tokenizer.json and \
                       model.safetensors";
         return Err(PolicyError::file(dir, reason));
     }
-    let mut files = Vec::new();
-    for (name, most) in FILES {
-        // A link that leads out of the folder would send a file of this machine to every actor.
-        let read = regular_file::inside(dir, name).and_then(|path| regular_file::read(&path, most));
-        match read {
-            Ok(content) => files.push((name.to_string(), content)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(PolicyError::file(dir.join(name), error)),
-        }
+    // A link that leads out of the folder would send a file of this machine to every actor.
+    let read = regular_file::inside(dir, name).and_then(|path| regular_file::read(&path, most));
+    match read {
+        Ok(content) => Ok(Some((name.to_owned(), content))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(PolicyError::file(dir.join(name), error)),
     }
-    Ok(files)
 }
 
 /// Checks that files from elsewhere are those of a model, each once: they are written under these

@@ -126,8 +126,8 @@ impl Env for FakeEnv {
         let (result, error) = match (action.action_type.as_str(), action.argument.as_str()) {
             ("DESCRIBE", "book") => (format!("{COLUMNS}\nRow count: 9"), ""),
             ("SAMPLE", "book") => ("1. Moby Dick | 812\n2. Emma | 474".to_owned(), ""),
-            ("QUERY", sql) if sql.contains("MAX") => ("1. 812".to_owned(), ""),
-            ("QUERY", sql) if sql.contains("COUNT") => ("1. 9".to_owned(), ""),
+            ("QUERY", sql) if sql.contains("max") => ("1. 812".to_owned(), ""),
+            ("QUERY", sql) if sql.contains("count") => ("1. 9".to_owned(), ""),
             ("QUERY", _) => (String::new(), "SQL error: near \"x\": syntax error"),
             ("ANSWER", _) => (String::new(), ""),
             _ => (String::new(), "Table not found. Available tables: book"),

@@ -3,6 +3,8 @@
 
 use std::{fs, path::Path, process::Stdio, thread::sleep, time::Duration};
 
+use serde_json::Value;
+
 use crate::program::sqlenv;
 
 fn train(runs_dir: &Path, name: &str, more: &[&str]) {
@@ -21,13 +23,17 @@ fn weights(runs_dir: &Path, name: &str) -> Vec<u8> {
     fs::read(runs_dir.join(name).join("model/model.safetensors")).unwrap()
 }
 
-/// Asserts that learner and sampler of a synchronous run have the same policy, bit for bit.
-pub(crate) fn assert_no_mismatch(runs_dir: &Path, name: &str) {
+/// Returns the recorded steps of a stage of training.
+fn steps(runs_dir: &Path, name: &str, stage: &str) -> Vec<Value> {
     let text = fs::read_to_string(runs_dir.join(name).join("metrics.jsonl")).unwrap();
     let records = text.lines().map(|line| serde_json::from_str(line).unwrap());
-    let steps: Vec<serde_json::Value> = records
-        .filter(|record: &serde_json::Value| record["stage"] == "grpo")
-        .collect();
+    let of_stage = records.filter(|record: &Value| record["stage"] == stage);
+    of_stage.collect()
+}
+
+/// Asserts that learner and sampler of a synchronous run have the same policy, bit for bit.
+pub(crate) fn assert_no_mismatch(runs_dir: &Path, name: &str) {
+    let steps = steps(runs_dir, name, "grpo");
     assert!(!steps.is_empty());
     for step in steps {
         for (metric, wanted) in [
@@ -54,6 +60,21 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
         );
     };
     with_threads("one", "1");
+    // The three trainings of the warm start count on from each other.
+    let warm_start = steps(dir.path(), "one", "sft");
+    let numbers: Vec<u64> = warm_start
+        .iter()
+        .filter_map(|it| it["step"].as_u64())
+        .collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+    let tokens: Vec<f64> = warm_start
+        .iter()
+        .filter_map(|it| it["num_tokens"].as_f64())
+        .collect();
+    assert!(
+        tokens.is_sorted() && tokens.last() > Some(&25_000.0),
+        "{tokens:?}"
+    );
     with_threads("two", "2");
     assert!(
         weights(dir.path(), "one") == weights(dir.path(), "two"),

@@ -9,7 +9,7 @@ use std::{
 
 use crate::program::{Running, sqlenv};
 
-/// Imitates the oracle and the mixed demonstrators, in some seconds.
+/// Imitates the oracle, its corrections and the mixed demonstrators, in some seconds.
 fn sft(out: &Path) -> Command {
     let mut command = sqlenv(&["sft", "--preset", "smoke", "--out"]);
     command.arg(out);

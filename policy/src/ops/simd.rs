@@ -122,7 +122,7 @@ impl InstructionSet {
                 if super::amx_permission::Permission::of_process().is_some() {
                     sets.push(Self::Amx);
                 }
-                if is_x86_feature_detected!("avx512bf16") {
+                if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512bf16") {
                     sets.push(Self::Avx512Bf16);
                 }
                 sets.push(Self::Avx512);
@@ -134,15 +134,10 @@ impl InstructionSet {
         sets.push(Self::Portable);
         sets
     }
-
-    /// Returns the widest set of this CPU.
-    pub fn widest() -> Self {
-        Self::available()[0]
-    }
 }
 
 thread_local! {
-    static CHOSEN: Cell<InstructionSet> = Cell::new(InstructionSet::widest());
+    static CHOSEN: Cell<InstructionSet> = Cell::new(InstructionSet::available()[0]);
 }
 
 /// Runs `f` with this thread's kernels on `set`, for tests and measurements; the bits are the same.

@@ -23,7 +23,7 @@ use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, factor_bits, trial, w
 use crate::ops::amx_permission::Permission;
 use tiles::Tiles;
 
-/// Fewer rows are faster by lanes: a product of tiles takes as long for one row as for 16.
+/// Fewer rows are multiplied without tiles: a product of tiles takes as long for one row as for 16.
 pub(super) const LEAST_ROWS: usize = 5;
 /// Rows of a tile.
 const TILE_ROWS: usize = 16;

@@ -6,7 +6,7 @@
 //! are chains of fused multiply-adds over its even and its odd steps, each starting at zero. In
 //! this order Intel's AMX sums (TDPBF16PS in Intel's manual, felixcloutier.com/x86/tdpbf16ps). So a
 //! kernel of tiles gives the bits of this one, and so do all instruction sets. A process tries that
-//! once before it uses tiles.
+//! once before it uses tiles or pairs.
 //!
 //! AMX takes subnormal numbers as zero. Here values below 2^-55 count as zero, in any kernel. Then
 //! every product and every sum is a multiple of 2^-124, and no sum is subnormal.

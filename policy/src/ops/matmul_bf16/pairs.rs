@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
 use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, factor_bits, trial, write};
-use crate::ops::simd::{Kernel, LANES, Simd, dispatch};
+use crate::ops::simd::{InstructionSet, Kernel, LANES, Simd, dispatch};
 
 /// Steps of k whose values the kernel multiplies at once: a pair of even and a pair of odd ones.
 const STEPS: usize = 4;
@@ -45,8 +45,9 @@ impl Permission {
     }
 
     fn of_cpu() -> Option<Self> {
-        let exists = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
-        exists.then_some(Self(()))
+        let sets = InstructionSet::available();
+        sets.contains(&InstructionSet::Avx512Bf16)
+            .then_some(Self(()))
     }
 }
 
@@ -147,7 +148,7 @@ struct Tile<'a> {
 
 impl Tile<'_> {
     /// Runs the tile with a constant number of rows, so that the chains stay in registers.
-    #[target_feature(enable = "avx512f,avx512bf16")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     fn run(self, rows: usize) {
         match rows {
             6 => self.rows::<6>(),
@@ -160,7 +161,7 @@ impl Tile<'_> {
         }
     }
 
-    #[target_feature(enable = "avx512f,avx512bf16")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     fn rows<const ROWS: usize>(self) {
         let blocks = self.pairs.len() / (BLOCK / 2 * PANEL);
         assert!((ROWS - 1) * self.a_stride + blocks * BLOCK <= self.a.len());

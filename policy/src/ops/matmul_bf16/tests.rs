@@ -108,6 +108,27 @@ fn tiles_return_the_bits_of_the_definition() {
         return;
     };
     assert!(amx::agrees_with_lanes(permission));
+    returns_the_bits_of_the_definition(|a, b, c, write_mode| {
+        amx::multiply(permission, a, b, c, write_mode);
+    });
+}
+
+#[test]
+fn pairs_return_the_bits_of_the_definition() {
+    if !InstructionSet::available().contains(&InstructionSet::Avx512Bf16) {
+        eprintln!("SKIPPED: this CPU has no AVX512-BF16");
+        return;
+    }
+    let permission = pairs::Permission::of_process().expect("the trial failed");
+    returns_the_bits_of_the_definition(|a, b, c, write_mode| {
+        pairs::multiply(permission, a, b, c, write_mode);
+    });
+}
+
+/// Tries a kernel on matrices of many shapes, row-major and transposed, in both write modes.
+fn returns_the_bits_of_the_definition(
+    multiply: impl Fn(Bf16View<'_>, &Bf16Matrix, &mut [f32], WriteMode),
+) {
     let shapes = SHAPES.into_iter().chain([(17, 96, 64), (40, 1312, 33)]);
     for (m, k, n) in shapes {
         let (a_data, b_data) = (values(m * k, 3), values(k * n, 4));
@@ -122,7 +143,7 @@ fn tiles_return_the_bits_of_the_definition() {
             let packed = Bf16Matrix::new(b);
             for write_mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
                 let mut c = vec![0.5; m * n];
-                amx::multiply(permission, a, &packed, &mut c, write_mode);
+                multiply(a, &packed, &mut c, write_mode);
                 for (at, &found) in c.iter().enumerate() {
                     let sum = by_definition(a, b, at / n, at % n);
                     let expected = match write_mode {
