@@ -19,8 +19,12 @@ mod tiles;
 
 use std::sync::OnceLock;
 
-use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, factor_bits, trial, write};
+use super::aligned::Aligned;
+use super::matrix::{BLOCK, Bf16Matrix, Bf16View, PANEL, write};
+use super::trial;
 use crate::ops::amx_permission::Permission;
+use crate::ops::bf16_values::factor_bits;
+use crate::ops::matmul::WriteMode;
 use tiles::Tiles;
 
 /// Fewer rows are multiplied without tiles: a product of tiles takes as long for one row as for 16.
@@ -32,8 +36,6 @@ const TILE: usize = TILE_ROWS * BLOCK;
 /// The most steps of k of a panel of B that are read at once. They are 40 KiB, which fit the
 /// first-level cache of CPUs with AMX.
 const DEPTH: usize = 640;
-/// Bytes of a cache line. A row of a tile that lies in two of them takes two loads.
-const CACHE_LINE: usize = 64;
 
 /// Returns a permission under which the emulator executes the instructions, unless the CPU has
 /// them.
@@ -120,28 +122,4 @@ fn pack_tiles(a: Bf16View<'_>, (row_tiles, blocks): (usize, usize)) -> Aligned<u
         }
     }
     packed
-}
-
-/// Values that begin at a cache line.
-pub(super) struct Aligned<T> {
-    data: Vec<T>,
-    start: usize,
-    len: usize,
-}
-
-impl<T: Copy + Default> Aligned<T> {
-    /// Returns `len` zeros.
-    pub(super) fn new(len: usize) -> Self {
-        let data = vec![T::default(); len + CACHE_LINE / size_of::<T>()];
-        let start = data.as_ptr().align_offset(CACHE_LINE);
-        Self { data, start, len }
-    }
-
-    pub(super) fn read(&self) -> &[T] {
-        &self.data[self.start..][..self.len]
-    }
-
-    pub(super) fn values(&mut self) -> &mut [T] {
-        &mut self.data[self.start..][..self.len]
-    }
 }

@@ -1,6 +1,7 @@
 //! Products of bf16 by lanes: bf16 is widened to f32, and an instruction multiplies f32.
 
-use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, write};
+use super::matrix::{BLOCK, Bf16Matrix, Bf16View, PANEL, write};
+use crate::ops::matmul::WriteMode;
 use crate::ops::simd::{Kernel, LANES, Simd, dispatch};
 
 /// The steps of k whose pairs in a panel of B stay in the first-level cache: 32 KiB.

@@ -17,8 +17,10 @@
 //!
 //! One thread.
 
+mod aligned;
 mod amx;
 mod lanes;
+mod matrix;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_pairs.rs")]
 mod pairs;
 #[cfg(test)]
@@ -26,239 +28,14 @@ mod tests;
 mod trial;
 
 use candle_core::Result;
-use half::bf16;
 
-use super::bf16_values::{factor, factor_bits};
-use super::matmul::{self, WriteMode};
-use super::simd::{InstructionSet, Kernel, LANES, Simd, chosen_set, dispatch};
+use super::matmul::WriteMode;
+use super::simd::{InstructionSet, chosen_set};
+pub(crate) use matrix::{Bf16Matrix, Bf16View};
 
-/// Columns of a panel of B, as in the products of f32.
-const PANEL: usize = matmul::PANEL;
-/// Steps of k in a block of the sum.
-const BLOCK: usize = 32;
 /// Rows of A that meet all panels of B before the next ones. At a k of 1,536 they are 768 KiB in
 /// bf16, which fit the second-level cache.
 const ROWS: usize = 256;
-
-/// A read-only strided matrix of bf16.
-#[derive(Clone, Copy)]
-pub(crate) struct Bf16View<'a> {
-    data: &'a [bf16],
-    rows: usize,
-    cols: usize,
-    row_stride: usize,
-    col_stride: usize,
-}
-
-impl<'a> Bf16View<'a> {
-    /// Views `data` as a row-major matrix.
-    ///
-    /// # Panics
-    /// If `data` does not have this shape.
-    pub(crate) fn new(data: &'a [bf16], rows: usize, cols: usize) -> Self {
-        assert_eq!(
-            data.len(),
-            rows * cols,
-            "a view of another shape: this is a bug"
-        );
-        Self {
-            data,
-            rows,
-            cols,
-            row_stride: cols,
-            col_stride: 1,
-        }
-    }
-
-    /// Returns the transposed matrix without a copy.
-    pub(crate) fn transposed(self) -> Self {
-        Self {
-            rows: self.cols,
-            cols: self.rows,
-            row_stride: self.col_stride,
-            col_stride: self.row_stride,
-            ..self
-        }
-    }
-
-    /// Returns `rows` rows from the row `first` on.
-    fn part(self, first: usize, rows: usize) -> Self {
-        let start = (first * self.row_stride).min(self.data.len());
-        Self {
-            data: &self.data[start..],
-            rows,
-            ..self
-        }
-    }
-
-    /// Returns the rows one after the other in f32, each padded with zeros to `padded` values.
-    fn widened(self, padded: usize) -> Vec<f32> {
-        let mut wide = vec![0.0; self.rows * padded];
-        if !wide.is_empty() {
-            dispatch(Widen {
-                from: self,
-                padded,
-                wide: &mut wide,
-            });
-        }
-        wide
-    }
-}
-
-struct Widen<'a> {
-    from: Bf16View<'a>,
-    padded: usize,
-    wide: &'a mut [f32],
-}
-
-impl Kernel for Widen<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        let from = self.from;
-        // In pieces of 16 columns, so that a transposed matrix is read a cache line at a time.
-        for first in (0..from.cols).step_by(LANES) {
-            let count = LANES.min(from.cols - first);
-            for (row, wide) in self.wide.chunks_exact_mut(self.padded).enumerate() {
-                let values = &from.data[row * from.row_stride + first * from.col_stride..];
-                let wide = &mut wide[first..first + count];
-                if from.col_stride == 1 {
-                    for (wide, &value) in wide.iter_mut().zip(values) {
-                        *wide = factor(value);
-                    }
-                } else {
-                    for (k, wide) in wide.iter_mut().enumerate() {
-                        *wide = factor(values[k * from.col_stride]);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// A right-hand matrix B [k, n]: panel after panel of 32 columns, each `[k / 2][32]` pairs. A pair
-/// has the value of an even step in its low half and that of the next step in its high half, as
-/// AMX reads them.
-pub(crate) struct Bf16Matrix {
-    pairs: amx::Aligned<u32>,
-    /// k, and k padded to whole blocks.
-    k: usize,
-    padded: usize,
-    n: usize,
-}
-
-impl Bf16Matrix {
-    /// Packs `b` [k, n].
-    pub(crate) fn new(b: Bf16View<'_>) -> Self {
-        let padded = b.rows.next_multiple_of(BLOCK);
-        let panels = b.cols.div_ceil(PANEL);
-        let mut pairs = amx::Aligned::new(panels * padded / 2 * PANEL);
-        if padded > 0 {
-            dispatch(PackPairs {
-                b,
-                padded,
-                pairs: pairs.values(),
-            });
-        }
-        Self {
-            pairs,
-            k: b.rows,
-            padded,
-            n: b.cols,
-        }
-    }
-
-    /// Returns the pairs of a panel, `[padded / 2][32]`.
-    fn panel(&self, panel: usize) -> &[u32] {
-        let len = self.padded / 2 * PANEL;
-        &self.pairs.read()[panel * len..][..len]
-    }
-
-    /// Returns the columns of B.
-    pub(crate) fn columns(&self) -> usize {
-        self.n
-    }
-
-    /// Returns the rows of B, which are the steps of a product.
-    pub(crate) fn rows(&self) -> usize {
-        self.k
-    }
-}
-
-struct PackPairs<'a> {
-    b: Bf16View<'a>,
-    padded: usize,
-    pairs: &'a mut [u32],
-}
-
-impl Kernel for PackPairs<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        let b = self.b;
-        let panels = self.pairs.chunks_exact_mut(self.padded / 2 * PANEL);
-        for (panel, pairs) in panels.enumerate() {
-            let first = panel * PANEL;
-            let width = PANEL.min(b.cols - first);
-            // In blocks, so that a transposed matrix is read a cache line at a time.
-            for (block, pairs) in pairs.chunks_exact_mut(BLOCK / 2 * PANEL).enumerate() {
-                let k0 = block * BLOCK;
-                let steps = BLOCK.min(b.rows - k0);
-                match b.col_stride {
-                    1 => pack_rows(b, (k0, steps), first, (pairs, width)),
-                    _ => pack_columns(b, (k0, steps), first, (pairs, width)),
-                }
-            }
-        }
-    }
-}
-
-fn pair(even: bf16, odd: bf16) -> u32 {
-    u32::from(factor_bits(even)) | u32::from(factor_bits(odd)) << 16
-}
-
-/// Packs a block of a row-major B: two rows make a row of pairs.
-#[inline(always)]
-fn pack_rows(
-    b: Bf16View<'_>,
-    (k0, steps): (usize, usize),
-    first: usize,
-    (pairs, width): (&mut [u32], usize),
-) {
-    let zeros = [bf16::ZERO; PANEL];
-    let row = |k: usize| match k < steps {
-        true => &b.data[(k0 + k) * b.row_stride + first..][..width],
-        false => &zeros[..width],
-    };
-    for (step, pairs) in pairs.chunks_exact_mut(PANEL).enumerate() {
-        let both = row(2 * step).iter().zip(row(2 * step + 1));
-        for (packed, (&even, &odd)) in pairs.iter_mut().zip(both) {
-            *packed = pair(even, odd);
-        }
-    }
-}
-
-/// Packs a block of a transposed B, whose columns are contiguous.
-#[inline(always)]
-fn pack_columns(
-    b: Bf16View<'_>,
-    (k0, steps): (usize, usize),
-    first: usize,
-    (pairs, width): (&mut [u32], usize),
-) {
-    for column in 0..width {
-        let start = (first + column) * b.col_stride + k0 * b.row_stride;
-        let at = |k: usize| match k < steps {
-            true => b.data[start + k * b.row_stride],
-            false => bf16::ZERO,
-        };
-        for (step, pairs) in pairs.chunks_exact_mut(PANEL).enumerate() {
-            pairs[column] = pair(at(2 * step), at(2 * step + 1));
-        }
-    }
-}
 
 /// Computes C = A B for A [m, k], into the row-major `c` [m, n], or adds the finished sums to it.
 ///
@@ -295,17 +72,4 @@ pub(crate) fn multiply_bf16(
         }
     }
     Ok(())
-}
-
-/// Writes the sums [rows, 32] of a panel of B to the columns of C [rows, n] that it stands for.
-fn write(sums: &[f32], panel: usize, (c, n): (&mut [f32], usize), write_mode: WriteMode) {
-    let first = panel * PANEL;
-    let width = PANEL.min(n - first);
-    for (c, sums) in c.chunks_exact_mut(n).zip(sums.chunks_exact(PANEL)) {
-        let (c, sums) = (&mut c[first..first + width], &sums[..width]);
-        match write_mode {
-            WriteMode::Overwrite => c.copy_from_slice(sums),
-            WriteMode::Accumulate => c.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum),
-        }
-    }
 }

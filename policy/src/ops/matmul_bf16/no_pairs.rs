@@ -1,6 +1,7 @@
 //! Other CPUs have no AVX512-BF16.
 
-use super::{Bf16Matrix, Bf16View, WriteMode};
+use super::matrix::{Bf16Matrix, Bf16View};
+use crate::ops::matmul::WriteMode;
 
 #[derive(Clone, Copy)]
 pub(super) enum Permission {}

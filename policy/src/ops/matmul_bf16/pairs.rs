@@ -9,7 +9,10 @@
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, factor_bits, trial, write};
+use super::matrix::{BLOCK, Bf16Matrix, Bf16View, PANEL, write};
+use super::trial;
+use crate::ops::bf16_values::factor_bits;
+use crate::ops::matmul::WriteMode;
 use crate::ops::simd::{InstructionSet, Kernel, LANES, Simd, dispatch};
 
 /// Steps of k whose values the kernel multiplies at once: a pair of even and a pair of odd ones.

@@ -1,7 +1,11 @@
 //! Every kernel returns the bits of the definition.
 
+use half::bf16;
+
+use super::matrix::BLOCK;
 use super::*;
 use crate::ops::amx_permission::Permission;
+use crate::ops::bf16_values::factor;
 use crate::ops::simd::{InstructionSet, with_instruction_set};
 
 /// Values of many sizes: ordinary ones, those around the smallest, and subnormal ones.

@@ -4,7 +4,9 @@
 
 use half::bf16;
 
-use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, lanes};
+use super::lanes;
+use super::matrix::{BLOCK, Bf16Matrix, Bf16View, PANEL};
+use crate::ops::matmul::WriteMode;
 
 /// Compares a kernel's product of `A B` with that of the lanes, bit for bit, and logs a warning
 /// with the name of the `instructions` if they differ.

@@ -3,7 +3,8 @@
 
 use std::{arch::asm, marker::PhantomData};
 
-use super::{BLOCK, PANEL, TILE, TILE_ROWS};
+use super::super::matrix::{BLOCK, PANEL};
+use super::{TILE, TILE_ROWS};
 use crate::ops::amx_permission::Permission;
 
 /// Bytes of a row of a panel of B, and of a row of sums.
