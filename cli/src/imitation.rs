@@ -50,8 +50,8 @@ impl<'a> ImitationTrainer<'a> {
     }
 
     /// Trains on demonstrations, and returns the model and the totals up to the end of this
-    /// training. If `before` is given, the steps are recorded and counted from there. `title` is the
-    /// label of the random seed, too.
+    /// training. If `before` is given, the steps are recorded and counted from there. `title` is
+    /// the label of the random seed, too.
     pub(crate) fn imitate(
         &self,
         title: &str,
