@@ -75,7 +75,7 @@ fn with_causes(error: &anyhow::Error) -> String {
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
             text = cause;
-        } else if !text.contains(&cause) {
+        } else if !text.contains(&format!(": {cause}")) {
             text = format!("{text}: {cause}");
         }
     }

@@ -280,9 +280,7 @@ impl Network {
         norm: f64,
         learning_rate: f64,
     ) -> Result<f64> {
-        let diverged = LearnerError::Diverged {
-            update: self.optimizer.updates.saturating_add(1),
-        };
+        let diverged = self.diverged();
         if !norm.is_finite() {
             return Err(diverged);
         }
@@ -294,6 +292,13 @@ impl Network {
         }
         self.rebuild()?;
         Ok(norm)
+    }
+
+    /// Returns the error of the next update, if it is not finite.
+    pub(crate) fn diverged(&self) -> LearnerError {
+        LearnerError::Diverged {
+            update: self.optimizer.updates.saturating_add(1),
+        }
     }
 
     /// Rebuilds the decoder from the master copies. It shares them if it computes in their dtype.

@@ -178,7 +178,9 @@ impl Run {
         self.trainer.ranks.hand_out(groups, version)?;
         let made = self.trainer.step(groups, version);
         stopwatch.lap(&TRAINING);
-        for suspect in self.trainer.suspects.drain(..) {
+        // A step that is refused is made again, and then has its own suspects.
+        let is_made_again = matches!(made, Err(LearnerError::Refused(_)));
+        for suspect in self.trainer.suspects.drain(..).filter(|_| !is_made_again) {
             metrics::groups_refused(suspect.reason, 1);
             self.context.refused(&suspect.actor_id, &suspect.problem);
         }

@@ -9,16 +9,12 @@ type Alias = (String, String);
 /// the query each table is read once and each alias is given once, and an alias stands nowhere but
 /// behind its table and before a column.
 pub(super) fn resolve(words: &mut Vec<Word>) {
-    let has = |test: &dyn Fn(&[Word]) -> bool| words.windows(2).any(test);
-    let is_nested = has(&|two| two[0].is("(") && two[1].is("SELECT"));
+    let is_nested = words
+        .windows(2)
+        .any(|two| two[0].is("(") && two[1].is("SELECT"));
     let is_compound = words.iter().any(Word::is_set_operation);
-    // The ORDER BY of a compound query reads the names of its first part. A name of a table behind
-    // AS, or one in quotation marks, stands for something else.
-    let names_table = |two: &[Word]| {
-        let is_alias = two[0].is("AS") || two[0].kind == Kind::Table;
-        is_alias && matches!(two[1].kind, Kind::Table | Kind::Column | Kind::Quoted)
-    };
-    if is_compound && words.iter().any(|word| word.is("ORDER")) || has(&names_table) {
+    // The ORDER BY of a compound query reads the names of its first part.
+    if is_compound && words.iter().any(|word| word.is("ORDER")) || names_tables(words) {
         return;
     }
     let starts = words.iter().enumerate();
@@ -33,6 +29,17 @@ pub(super) fn resolve(words: &mut Vec<Word>) {
     if let Some(resolved) = resolved {
         *words = resolved.concat();
     }
+}
+
+/// Returns whether the name of a table stands anywhere but behind FROM or JOIN, or as a column.
+/// There it may be what a part of the query calls by this name.
+fn names_tables(words: &[Word]) -> bool {
+    let is_qualifier = |at: usize| words.get(at + 1).is_some_and(|next| next.is("."));
+    let mut tables = (0..words.len()).filter(|&at| words[at].kind == Kind::Table);
+    tables.any(|at| {
+        let is_column = at > 0 && words[at - 1].is(".") && !is_qualifier(at);
+        !is_column && (at == 0 || !words[at - 1].reads())
+    })
 }
 
 /// Returns a part of a query without aliases, or none if they cannot be resolved.
@@ -66,30 +73,26 @@ fn aliases(part: &[Word]) -> Option<Vec<Alias>> {
     // The places behind a table where its alias stands.
     let mut places = Vec::new();
     for (at, two) in part.windows(2).enumerate() {
-        if two[1].kind != Kind::Table || !(two[0].is("FROM") || two[0].is("JOIN")) {
+        if two[1].kind != Kind::Table || !two[0].reads() {
             continue;
         }
         let table = two[1].text.as_str();
         tables.push(table);
         if let Some([between, alias]) = part.get(at + 2..at + 4)
             && between.is("AS")
-            && alias.kind == Kind::Other
-            && !alias.text.starts_with('\'')
+            && alias.is_bare_name()
         {
             aliases.push((alias.text.clone(), table.to_owned()));
             places.push(at + 3);
         }
     }
     let stands_well = |(at, word): (usize, &Word)| {
-        let is_alias = aliases
-            .iter()
-            .any(|(alias, _)| is_same(alias, &unquoted(&word.text)));
+        let names = |alias: &str| word.kind != Kind::Text && is_same(alias, &unquoted(&word.text));
+        let is_alias = aliases.iter().any(|(alias, _)| names(alias));
         let is_before_column = part.get(at + 1).is_some_and(|next| next.is("."));
-        let is_bare = word.kind == Kind::Other;
-        !is_alias
-            || places.contains(&at)
-            || is_bare && is_before_column
-            || word.text.starts_with('\'')
+        let is_qualified = at > 0 && part[at - 1].is(".");
+        let is_qualifier = word.kind == Kind::Other && is_before_column && !is_qualified;
+        !is_alias || places.contains(&at) || is_qualifier
     };
     let is_once = |name: &str, names: &mut dyn Iterator<Item = &str>| {
         names.filter(|other| is_same(name, other)).count() == 1

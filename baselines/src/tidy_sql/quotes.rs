@@ -1,47 +1,52 @@
 //! Names and texts in quotation marks.
 //!
-//! SQLite reads `"x"` as the name of a column if one is in reach, and else as a text. What is in
-//! reach is plain in a single SELECT from tables: the columns of these tables, the names that it
-//! gives by AS, and the names of the row number.
+//! SQLite reads `"x"` as a name if one is in reach, and else as a text. In a single SELECT the
+//! columns of the tables that it reads are in reach. No other name is, if no word of the query is
+//! `x` and no table has such a column.
+
+use std::collections::BTreeSet;
 
 use super::words::{Kind, Word, as_sql, column, unquoted};
 use crate::observation::DescribedTable;
 
 const ROW_NUMBERS: [&str; 3] = ["rowid", "oid", "_rowid_"];
 
-/// Writes names without the quotation marks that they do not need, and texts in single quotes.
-/// `tables` are all tables that the query reads.
+/// Writes names without the quotation marks that they do not need, and texts in single quotes. The
+/// query is plain. What may be either stays.
 pub(super) fn resolve(words: &mut [Word], tables: &[DescribedTable]) {
-    let follows = |first: &[&str], second: &str| {
-        let mut pairs = words.windows(2);
-        pairs.any(|two| first.iter().any(|it| two[0].is(it)) && two[1].is(second))
+    let is_nested = words
+        .windows(2)
+        .any(|two| two[0].is("(") && two[1].is("SELECT"));
+    let is_single = !is_nested && !words.iter().any(Word::is_set_operation);
+    let is_read = |table: &&DescribedTable| {
+        let name = as_sql(&table.name);
+        words
+            .windows(2)
+            .any(|two| two[0].reads() && two[1].text == name)
     };
-    let reads_queries = follows(&["FROM", "JOIN"], "(");
-    let is_single = !follows(&["("], "SELECT") && !words.iter().any(Word::is_set_operation);
-    let after_as = words.windows(2).filter(|two| two[0].is("AS"));
-    let given: Vec<String> = after_as.map(|two| unquoted(&two[1].text)).collect();
+    let read: Vec<DescribedTable> = tables.iter().filter(is_read).cloned().collect();
+    let bare = words.iter().filter(|word| !word.is_quoted());
+    let bare: BTreeSet<String> = bare
+        .map(|word| unquoted(&word.text).to_lowercase())
+        .collect();
     for at in 0..words.len() {
-        let is_given_here = at > 0 && words[at - 1].is("AS");
-        let is_qualifier = words.get(at + 1).is_some_and(|next| next.is("."));
-        if words[at].kind != Kind::Quoted || is_given_here || is_qualifier {
+        if words[at].kind != Kind::Quoted {
             continue;
         }
         let name = unquoted(&words[at].text);
-        let is_same = |other: &str| other.eq_ignore_ascii_case(&name);
         let is_qualified = at > 0 && words[at - 1].is(".");
         let is_name = !words[at].text.starts_with('"') || is_qualified;
-        let is_given =
-            given.iter().any(|it| is_same(it)) || ROW_NUMBERS.iter().any(|it| is_same(it));
-        match column(&name, tables) {
-            Some(shown) if is_name || (is_single && !is_given) => {
-                words[at].kind = Kind::Column;
-                words[at].text = as_sql(shown);
-            }
-            None if !is_name && !is_given && !reads_queries => {
-                words[at].kind = Kind::Other;
-                words[at].text = format!("'{}'", name.replace('\'', "''"));
-            }
-            _ => {}
+        let is_row_number = ROW_NUMBERS.iter().any(|it| it.eq_ignore_ascii_case(&name));
+        if let Some(shown) = column(&name, &read).filter(|_| is_name || is_single) {
+            words[at].kind = Kind::Column;
+            words[at].text = as_sql(shown);
+        } else if !is_name
+            && !is_row_number
+            && column(&name, tables).is_none()
+            && !bare.contains(&name.to_lowercase())
+        {
+            words[at].kind = Kind::Text;
+            words[at].text = format!("'{}'", name.replace('\'', "''"));
         }
     }
 }

@@ -18,7 +18,9 @@ pub(super) enum Kind {
     Function,
     /// A name or a text in double quotes, or a name in backticks or brackets.
     Quoted,
-    /// An alias, a number or a text.
+    /// A text in single quotes.
+    Text,
+    /// An alias, a number or another bare word.
     Other,
     Symbol,
 }
@@ -36,6 +38,21 @@ impl Word {
     /// Returns whether this is a keyword or a symbol.
     pub(super) fn is(&self, text: &str) -> bool {
         matches!(self.kind, Kind::Keyword | Kind::Symbol) && self.text.eq_ignore_ascii_case(text)
+    }
+
+    pub(super) fn is_quoted(&self) -> bool {
+        matches!(self.kind, Kind::Quoted | Kind::Text)
+    }
+
+    /// Returns whether this is an alias, as far as its letters tell.
+    pub(super) fn is_bare_name(&self) -> bool {
+        let is_letter = |it: char| it.is_alphabetic() || it == '_';
+        self.kind == Kind::Other && self.text.starts_with(is_letter)
+    }
+
+    /// Returns whether what follows is read.
+    pub(super) fn reads(&self) -> bool {
+        self.is("FROM") || self.is("JOIN")
     }
 
     pub(super) fn is_set_operation(&self) -> bool {
@@ -74,7 +91,8 @@ pub(super) fn split(sql: &str, tables: &[DescribedTable]) -> Vec<Word> {
             _ => words.push(Word {
                 kind: match token {
                     SqlToken::Symbol(_) => Kind::Symbol,
-                    SqlToken::Quoted(text) if !text.starts_with('\'') => Kind::Quoted,
+                    SqlToken::Quoted(text) if text.starts_with('\'') => Kind::Text,
+                    SqlToken::Quoted(_) => Kind::Quoted,
                     _ => Kind::Other,
                 },
                 text: token.text().to_owned(),
@@ -92,7 +110,7 @@ pub(super) fn split(sql: &str, tables: &[DescribedTable]) -> Vec<Word> {
     }
     // A table in quotation marks.
     for at in 1..words.len() {
-        let is_read = words[at - 1].is("FROM") || words[at - 1].is("JOIN");
+        let is_read = words[at - 1].reads();
         let is_qualifier = words.get(at + 1).is_some_and(|next| next.is("."));
         if words[at].kind == Kind::Quoted
             && (is_read || is_qualifier)

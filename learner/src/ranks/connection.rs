@@ -116,8 +116,8 @@ pub(crate) struct RankConnection {
     pub(super) rank: usize,
     /// The numbers of the micro-batches that it computes in the update at hand.
     pub(super) share: Vec<usize>,
-    /// The first parameter of the update at hand whose gradient is not finite, where rank 0's own
-    /// is.
+    /// The first parameter of the update at hand whose gradient is not finite, if all of rank 0's
+    /// own gradients are.
     pub(super) not_finite: Option<String>,
     stream: Duplex<TrainResponse, TrainRequest>,
 }

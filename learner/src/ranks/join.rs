@@ -197,7 +197,7 @@ fn all_steps(joined: &mut JoinedRank, device: &Device) -> Result<()> {
         stopwatch.lap(&RANK_WAITING);
         match trainer.step(&groups, version) {
             Ok(_) => {}
-            // Rank 0 refuses the same groups and begins the step again without them.
+            // Rank 0 begins the step again without these groups, or ends the run.
             Err(LearnerError::Refused(_)) => continue,
             Err(fault) => return Err(fault),
         }

@@ -21,6 +21,7 @@ pub(super) fn sum(
     others: &mut [RankConnection],
     has_gradients: &[bool],
 ) -> Result<Gradients> {
+    let own_is_finite = all_finite(own.values())?;
     // All ranks iterate over the same sorted names, so the streams need no index, and rank 0 holds
     // one foreign gradient at a time.
     for (name, parameter) in parameters {
@@ -28,7 +29,6 @@ pub(super) fn sum(
             Some(gradient) => gradient,
             None => parameter.value.zeros_like()?,
         };
-        let own_is_finite = all_finite([&total])?;
         let senders = others.iter_mut().zip(has_gradients);
         let mut senders = senders.filter(|(_, has)| **has).map(|(other, _)| other);
         let total = senders.try_fold(total, |total, other| {

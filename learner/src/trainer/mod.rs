@@ -217,16 +217,9 @@ impl Trainer {
         let parameters = self.network.parameters();
         let (gradients, statistics) = self.ranks.reduce(parameters, gradients, statistics)?;
         let norm = global_norm(&gradients)?;
-        if !norm.is_finite() {
-            // Later updates of a step have changed the weights already.
-            if share.old.is_none()
-                && let Some(refused) = self.groups_without_gradient(rows)?
-            {
-                return Err(LearnerError::Refused(refused));
-            }
-            if let Some(fault) = self.ranks.without_finite_gradient() {
-                return Err(fault);
-            }
+        // Later updates of a step have changed the weights already.
+        if !norm.is_finite() && share.old.is_none() {
+            return Err(self.why_not_finite(rows)?);
         }
         let learning_rate = self.learning_rate();
         self.network.update_with(gradients, norm, learning_rate)?;

@@ -7,7 +7,7 @@
 use super::{LossRows, RankShare, Trainer, micro_batch_loss};
 use crate::{
     batch::{LEAST_WORKERS, micro_batches_for},
-    error::Result,
+    error::{LearnerError, Result},
     loss::LossDivisors,
     optimizer::global_norm,
     refusals::{RefusalReason, RefusedGroup},
@@ -54,12 +54,22 @@ impl Trainer {
             .collect()
     }
 
+    /// Returns the error of a step whose first sum of gradients is not finite. Rank 0 decides: the
+    /// others wait for what it does next, so that ranks never disagree.
+    pub(super) fn why_not_finite(&self, rows: &LossRows<'_>) -> Result<LearnerError> {
+        if self.ranks.rank() > 0 {
+            return Ok(LearnerError::Refused(Vec::new()));
+        }
+        if let Some(refused) = self.groups_without_gradient(rows)? {
+            return Ok(LearnerError::Refused(refused));
+        }
+        let fault = self.ranks.without_finite_gradient();
+        Ok(fault.unwrap_or_else(|| self.network.diverged()))
+    }
+
     /// Returns the groups that have no finite gradient by themselves; none if that is the policy's
     /// fault: then its own log-probabilities are not finite, or no group has a finite gradient.
-    pub(super) fn groups_without_gradient(
-        &self,
-        rows: &LossRows<'_>,
-    ) -> Result<Option<Vec<RefusedGroup>>> {
+    fn groups_without_gradient(&self, rows: &LossRows<'_>) -> Result<Option<Vec<RefusedGroup>>> {
         let mut refused = Vec::new();
         let mut tried = 0;
         for (number, group) in rows.groups.iter().enumerate() {

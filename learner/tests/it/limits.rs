@@ -168,8 +168,9 @@ async fn requests_beyond_the_budget_are_refused() {
     const HELD: usize = 7_300_000;
     let served = Served::start(&LearnerServerConfig {
         max_body_bytes_in_flight: (64 << 20) + 5,
-        // A busy machine may need long for the bytes of all calls.
+        // A busy machine may need long for the bytes of all calls, whose clients answer no pings.
         body_seconds: 300.0,
+        keepalive_interval_seconds: 300.0,
         ..LearnerServerConfig::default()
     })
     .await;

@@ -117,6 +117,7 @@ fn tiles_return_the_bits_of_the_definition() {
     });
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn pairs_return_the_bits_of_the_definition() {
     if !InstructionSet::available().contains(&InstructionSet::Avx512Bf16) {
