@@ -34,9 +34,9 @@ pub(crate) struct RunConfig {
     pub(crate) threads: usize,
     /// Device that samples and trains: `auto`, `cpu`, `cuda` or `cuda:N`.
     pub(crate) device: DeviceChoice,
-    /// Dtype of the forward pass: `auto`, `f32` or `bf16`. `auto` is bf16 on a GPU. On a
-    /// CPU it is f32 for models of fewer than 50 million parameters, and bf16 for larger ones. For
-    /// an actor it is the dtype of the learner. Trained weights have master copies in f32.
+    /// Dtype of the forward pass: `auto`, `f32` or `bf16`. `auto` is bf16 on a GPU. On a CPU it is
+    /// bf16 for models of at least 50 million parameters, and f32 for smaller ones. For an actor it
+    /// is the dtype of the learner. Trained weights have master copies in f32.
     pub(crate) dtype: DTypeChoice,
     /// Questions and databases.
     pub(crate) data: DataConfig,

@@ -183,9 +183,9 @@ const LEAST_PARAMETERS_IN_BF16: usize = 50_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DTypeChoice {
-    /// bf16 on a GPU. On a CPU it is f32 for models of fewer than 50 million parameters, and bf16
-    /// for larger ones, whatever the CPU, so that a run continues on any machine. For an actor it
-    /// is what the learner computes in.
+    /// bf16 on a GPU. On a CPU it is bf16 for models of at least 50 million parameters, and f32 for
+    /// smaller ones, on every CPU alike, so that a run continues on any machine. For an actor it is
+    /// what the learner computes in.
     #[default]
     Auto,
     /// f32.

@@ -1,6 +1,6 @@
 //! The names of tables in place of their aliases.
 
-use super::words::{Kind, Word, unquoted};
+use super::words::{Kind, Word, is_nested, unquoted};
 
 /// An alias, and the table that it stands for.
 type Alias = (String, String);
@@ -9,9 +9,7 @@ type Alias = (String, String);
 /// the query each table is read once and each alias is given once, and an alias stands nowhere but
 /// behind its table and before a column.
 pub(super) fn resolve(words: &mut Vec<Word>) {
-    let is_nested = words
-        .windows(2)
-        .any(|two| two[0].is("(") && two[1].is("SELECT"));
+    let is_nested = is_nested(words);
     let is_compound = words.iter().any(Word::is_set_operation);
     // The ORDER BY of a compound query reads the names of its first part.
     if is_compound && words.iter().any(|word| word.is("ORDER")) || names_tables(words) {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::words::{Kind, Word, as_sql, column, unquoted};
+use super::words::{Kind, Word, as_sql, column, is_nested, unquoted};
 use crate::observation::DescribedTable;
 
 const ROW_NUMBERS: [&str; 3] = ["rowid", "oid", "_rowid_"];
@@ -14,10 +14,7 @@ const ROW_NUMBERS: [&str; 3] = ["rowid", "oid", "_rowid_"];
 /// Writes names without the quotation marks that they do not need, and texts in single quotes. The
 /// query is plain. What may be either stays.
 pub(super) fn resolve(words: &mut [Word], tables: &[DescribedTable]) {
-    let is_nested = words
-        .windows(2)
-        .any(|two| two[0].is("(") && two[1].is("SELECT"));
-    let is_single = !is_nested && !words.iter().any(Word::is_set_operation);
+    let is_single = !is_nested(words) && !words.iter().any(Word::is_set_operation);
     let is_read = |table: &&DescribedTable| {
         let name = as_sql(&table.name);
         words

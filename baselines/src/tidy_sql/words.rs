@@ -70,6 +70,12 @@ impl Word {
     }
 }
 
+/// Returns whether a query has a query in parentheses.
+pub(super) fn is_nested(words: &[Word]) -> bool {
+    let mut pairs = words.windows(2);
+    pairs.any(|two| two[0].is("(") && two[1].is("SELECT"))
+}
+
 /// Splits a query into words. Bare names are spelled as they are shown.
 pub(super) fn split(sql: &str, tables: &[DescribedTable]) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();

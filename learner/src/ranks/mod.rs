@@ -293,8 +293,8 @@ impl Ranks {
         Ok((gradients, statistics))
     }
 
-    /// Returns the error that names a rank whose part of the last sum is not finite, where rank 0's
-    /// own part is. NCCL does not show the parts.
+    /// Returns the error that names a rank whose part of the last sum is not finite, if rank 0's
+    /// own part is finite. NCCL does not show the parts.
     pub(crate) fn without_finite_gradient(&self) -> Option<LearnerError> {
         let RankRole::Leader(others) = &self.role else {
             return None;

@@ -243,7 +243,7 @@ async fn a_rank_without_a_finite_gradient_is_named() {
     );
 }
 
-/// Each rank finds the same group, and the step is made of another one in its place.
+/// Rank 0 finds the group, and all ranks make the step again with another one in its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_without_a_finite_gradient_is_left_out_by_all_ranks() {
     let mut config = LearnerConfig {

@@ -109,10 +109,8 @@ fn head(status: &LiveStatus) -> Markup {
     let state = match status.state {
         RunStatus::Running => match status.eta_seconds {
             Some(seconds) => {
-                format!(
-                    "about {} left, without evaluations",
-                    number::seconds(seconds)
-                )
+                let left = number::seconds(seconds);
+                format!("about {left} left, without evaluations")
             }
             None => "running".to_owned(),
         },
