@@ -65,8 +65,15 @@ pub fn main() -> ExitCode {
     }
     commands::run(args).unwrap_or_else(|error| {
         eprintln!("error: {}", report::safe_text(&with_causes(&error)));
-        ExitCode::FAILURE
+        exit_code(&error)
     })
+}
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    match error.is::<config::WrongSettings>() {
+        true => ExitCode::from(2),
+        false => ExitCode::FAILURE,
+    }
 }
 
 /// Returns an error and its causes. A cause that a message names already is not repeated.

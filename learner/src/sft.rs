@@ -34,7 +34,8 @@ use trainer::WeightedEpisodes;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct SftConfig {
-    /// Tokens after which training stops, at the end of a batch; 0: one epoch.
+    /// Tokens after which training stops, at the end of a batch; 0: one epoch, unless the section
+    /// says otherwise.
     pub budget_tokens: u64,
     /// Episodes per optimizer update.
     #[default(8)]

@@ -22,8 +22,9 @@ pub(crate) struct ConfigArgs {
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     /// Folder of questions and databases, as `data draft` and `data import` write it, or in the
-    /// layout of Spider, BIRD or SQLEnv; default: the project's own data, built if missing.
-    #[arg(long, value_name = "DIR", env = "SQLENV_DATA")]
+    /// layout of Spider, BIRD or SQLEnv; default: the setting `data.dir`, then the variable
+    /// SQLENV_DATA, then the project's own data, built if missing.
+    #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Databases to use, by name, separated by commas; `all` for every one.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]

@@ -1,9 +1,10 @@
-//! Layers of settings: a preset, a TOML file, `--set` and the named flags, merged as tables.
+//! Layers of settings: a preset, a TOML file, `--set` and the named flags, merged as tables. The
+//! variable SQLENV_DATA names a folder of data for settings that name none.
 //!
 //! Invariant: every layer is brought to today's names before it is merged, so an old and a new
 //! spelling of one setting never meet in one table.
 
-use std::{fs, path::Path};
+use std::{env, ffi::OsString, fs, path::Path};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::{Serialize, de::DeserializeOwned};
@@ -48,6 +49,9 @@ const REMOVED: [(&str, &str); 12] = [
     ("warm_start.demonstrators.threads", "use threads"),
 ];
 
+/// The variable that names a folder of data, as the images set it.
+const DATA_VARIABLE: &str = "SQLENV_DATA";
+
 /// Merges the preset, the file, `--set` and the flags into one table.
 pub(super) fn merged(args: &ConfigArgs) -> Result<Table> {
     let file = args.config.as_deref().map(read_table).transpose()?;
@@ -73,6 +77,8 @@ pub(super) fn merged_on(mut table: Table, args: &ConfigArgs) -> Result<Table> {
         merge(&mut table, renamed(parse_assignment(assignment)?)?);
     }
     merge(&mut table, flags(args)?);
+    let data = default_data(&table, env::var_os(DATA_VARIABLE))?;
+    merge(&mut table, data);
     for (name, remedy) in REMOVED {
         if remove(&mut table, name).is_some() {
             bail!("setting {name} does not exist; {remedy}");
@@ -205,6 +211,21 @@ fn flags(args: &ConfigArgs) -> Result<Table> {
         );
     }
     Ok(table)
+}
+
+/// Returns the setting that [`DATA_VARIABLE`] stands for, if `table` names no folder of data.
+pub(super) fn default_data(table: &Table, variable: Option<OsString>) -> Result<Table> {
+    let is_given = table.get("data").and_then(|data| data.get("dir")).is_some();
+    let Some(dir) = variable.filter(|dir| !is_given && !dir.is_empty()) else {
+        return Ok(Table::new());
+    };
+    let dir = dir.into_string().map_err(|dir| {
+        anyhow!(
+            "{DATA_VARIABLE} is {}; give a path in UTF-8",
+            Path::new(&dir).display()
+        )
+    })?;
+    Ok(nested("data.dir", Value::String(dir)))
 }
 
 /// Returns `value` in the tables that the dotted `name` stands for.

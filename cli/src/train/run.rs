@@ -99,11 +99,9 @@ impl PlannedRun {
         let path = args.runs_dir.join(name);
         let config = RunConfig::read(&path.join(SETTINGS))
             .with_context(|| format!("{} cannot be resumed", path.display()))?;
-        // The variable may still be set from the command that began the run.
         ensure!(
             data.is_none() || data == config.data.dir,
-            "--resume uses the data of the run; remove --data and the variable SQLENV_DATA, or \
-             start a new run"
+            "--resume uses the data of the run; remove --data, or start a new run"
         );
         Ok(Self {
             config,
@@ -150,7 +148,8 @@ impl OpenRun {
         for question in &setup.dataset.questions {
             *questions.entry(question.split.clone()).or_insert(0) += 1;
         }
-        let seed_and_model = (self.config.seed, &self.config.model);
+        let (config, name) = (&self.config, &self.name);
+        let of_run = (config.seed, &config.model, config.placement());
         let mut info = RunInfo {
             dataset: setup.dataset.name.clone(),
             data_sha256: Some(setup.data_sha256.clone()),
@@ -158,7 +157,7 @@ impl OpenRun {
             questions,
             warm_start: warm_start::description(&self.config.warm_start),
             eval_queries_in_train: Some(data::queries_in_train(&setup.dataset, "eval") as u64),
-            ..run_info(&self.name, seed_and_model, base)
+            ..run_info(name, of_run, base)?
         };
         check_data(self.info.as_ref(), &info)?;
         if let Some(earlier) = self.info.take() {

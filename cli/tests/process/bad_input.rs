@@ -95,6 +95,52 @@ fn wrong_folders() {
         &["train", "--runs-dir", "/proc/nowhere"],
         &["/proc/nowhere"],
     );
+    check(
+        &["eval", "--policy", "random", "--questions", "0"],
+        &["--questions is 0"],
+    );
+}
+
+/// A page that a person wrote is not replaced by a report of nothing.
+#[test]
+fn a_folder_that_is_no_run_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let page = dir.path().join("report.html");
+    fs::write(&page, "years of work").unwrap();
+    for command in ["report", "doctor"] {
+        check(&[command, path], &[path, "runs/NAME"]);
+    }
+    assert_eq!(fs::read_to_string(page).unwrap(), "years of work");
+}
+
+/// A supervisor must not start a command again whose settings are wrong.
+#[test]
+fn wrong_settings_end_a_command_as_wrong_flags_do() {
+    for args in [
+        &["train", "--set", "learner.stepz=3"][..],
+        &["train", "--config", "nowhere.toml"],
+        &["env-node", "--set", "env.step_budgets=3"],
+        &["train", "--stepz"],
+    ] {
+        let output = sqlenv(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+}
+
+/// The images set the variable to the project's own data.
+#[test]
+fn the_variable_of_the_data_yields_to_settings() {
+    let dir_with = |args: &[&str]| {
+        let mut command = sqlenv(&["train", "--dry-run"]);
+        let output = command.args(args).env("SQLENV_DATA", "data").output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        let settings: toml::Table = text.parse().unwrap();
+        settings["data"]["dir"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(dir_with(&[]), "data");
+    assert_eq!(dir_with(&["--set", "data.dir=docs"]), "docs");
+    assert_eq!(dir_with(&["--data", "proto"]), "proto");
 }
 
 #[test]
