@@ -25,6 +25,10 @@ use crate::{
 
 /// Evaluates and prints the result.
 pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
+    ensure!(
+        args.questions != Some(0),
+        "--questions is 0; give 1 or more, or leave it out"
+    );
     let config = settings(args, progress)?;
     let outputs = args.json.iter().chain(&args.transcripts);
     outputs

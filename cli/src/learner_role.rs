@@ -52,14 +52,15 @@ pub(crate) async fn learner(
     let folder = RunFolder::create(place.folder())?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     progress.say(&format!("reading the questions of --env {}", args.env));
-    let questions = EnvQuestions::list(&env, args, &shutdown).await?;
+    let profile = &config.learner.rollout.reward_profile;
+    let questions = EnvQuestions::list(&env, (args, profile), &shutdown).await?;
     say_what_is_used(&config, progress);
     let placement = config.placement();
     let (model, seed) = (config.model.clone(), config.seed);
     let open = move || setup::base_model(&model, seed, placement);
     let base = read_unless_interrupted(&shutdown, open).await?;
     check_text_files(folder.path(), &base)?;
-    let info = describe((args, place.folder()), &config, &base, &questions);
+    let info = describe((args, place.folder()), &config, &base, &questions)?;
     check_data(folder.read()?.info.as_ref(), &info)?;
     let chat = base.chat.clone();
     let evaluations =
@@ -121,7 +122,7 @@ struct EnvQuestions {
 impl EnvQuestions {
     async fn list(
         env: &EnvClient,
-        args: &LearnerArgs,
+        (args, profile): (&LearnerArgs, &str),
         shutdown: &CancellationToken,
     ) -> Result<Self> {
         let list = async |split: &str| {
@@ -136,7 +137,7 @@ impl EnvQuestions {
         Ok(Self {
             training,
             all,
-            identity: learner::expected_identity(info.get_ref()),
+            identity: learner::expected_identity(info.get_ref(), profile),
         })
     }
 }
@@ -182,12 +183,24 @@ async fn open_learner(
 }
 
 /// Describes the run, with the questions of its env-node as dataset.
+/// Names the rules by which an env-node plays, and its default reward profile where it counts.
+fn rules(identity: &ActorIdentity) -> String {
+    let ActorIdentity {
+        environment_version,
+        reward_profile,
+        ..
+    } = identity;
+    format!("{environment_version} {reward_profile}")
+        .trim()
+        .to_owned()
+}
+
 fn describe(
     (args, run_dir): (&LearnerArgs, &Path),
     config: &LearnerRole,
     base: &Model,
     questions: &EnvQuestions,
-) -> RunInfo {
+) -> Result<RunInfo> {
     let name = run_dir.file_name().unwrap_or_default();
     let all = &questions.all;
     let databases = all.iter().map(|question| &question.database_name);
@@ -196,11 +209,13 @@ fn describe(
     for question in all {
         *of_split.entry(question.split.clone()).or_insert(0) += 1;
     }
-    RunInfo {
+    let of_run = (config.seed, &config.model, config.placement());
+    Ok(RunInfo {
         dataset: format!("the questions of {}", args.env),
         data_sha256: Some(questions.identity.data_sha256.clone()),
+        environment: Some(rules(&questions.identity)),
         databases: databases.len() as u64,
         questions: of_split,
-        ..run_info(&name.to_string_lossy(), (config.seed, &config.model), base)
-    }
+        ..run_info(&name.to_string_lossy(), of_run, base)?
+    })
 }

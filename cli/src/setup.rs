@@ -1,8 +1,8 @@
 //! What commands open first: the questions, an environment that serves them, and the policy.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::HashSet, path::Path, sync::Arc};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use baselines::Solutions;
 use candle_core::Device;
 use data::Dataset;
@@ -86,6 +86,20 @@ impl Setup {
         credentials: &EnvCredentials,
     ) -> Result<()> {
         self.env = dial_serving_env(address, credentials).await?;
+        let served = actor::list_questions(&self.env, "").await?;
+        let served: HashSet<&str> = served.iter().map(|it| it.question_id.as_str()).collect();
+        let mut own = self
+            .dataset
+            .questions
+            .iter()
+            .map(|it| it.question_id.as_str());
+        if let Some(missing) = own.find(|id| !served.contains(id)) {
+            bail!(
+                "--env {address} serves other data than this command reads: it has no question \
+                 {missing:?}; give the folder of its data by --data, and its databases by \
+                 --databases"
+            );
+        }
         Ok(())
     }
 }

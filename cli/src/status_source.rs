@@ -15,7 +15,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use policy::Chat;
 use proto::v1::{Question, Trajectory};
-use report::{LiveEpisode, LiveStatus, RunFolder, RunRecords, RunSettings, diagnose};
+use report::{LiveEpisode, LiveStatus, ReportError, RunFolder, RunRecords, RunSettings, diagnose};
 use tokio::net::TcpStream;
 
 /// The longest wait for a learner.
@@ -134,6 +134,9 @@ async fn get(address: &Uri) -> Result<(StatusCode, Bytes)> {
 
 fn of_folder(path: &Path) -> Result<LiveStatus> {
     let records = RunFolder::new(path).read()?;
+    if records.is_empty() {
+        return Err(ReportError::NotARun(path.to_owned()).into());
+    }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let settings = records.config.as_deref().map(settings).unwrap_or_default();
     let mut status = LiveStatus::of_records(&records, &name, settings);

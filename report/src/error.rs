@@ -8,6 +8,9 @@ pub enum ReportError {
     /// The path is not a directory.
     #[error("{} is not a folder; give the folder of a run, such as runs/NAME", .0.display())]
     NotAFolder(PathBuf),
+    /// The folder has none of the files of a run.
+    #[error("{} has no files of a run; give the folder of a run, such as runs/NAME", .0.display())]
+    NotARun(PathBuf),
     /// Another process holds the lock of the run folder.
     #[error(
         "{} is in use by another process; wait until it ends or choose another run folder",

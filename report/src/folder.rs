@@ -53,6 +53,14 @@ pub struct RunRecords {
     pub unreadable: BTreeMap<&'static str, usize>,
 }
 
+impl RunRecords {
+    /// Returns whether there is nothing that a run writes.
+    pub fn is_empty(&self) -> bool {
+        let Self { info, config, .. } = self;
+        info.is_none() && config.is_none() && self.steps.is_empty() && self.evaluations.is_empty()
+    }
+}
+
 const RUN: &str = "run.json";
 const CONFIG: &str = "config.toml";
 const METRICS: &str = "metrics.jsonl";

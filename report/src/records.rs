@@ -26,6 +26,10 @@ pub struct RunInfo {
     /// versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_sha256: Option<String>,
+    /// The version of the environment's rules on the env-node of a distributed run, and its default
+    /// reward profile where it counts; none in local runs and in those of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
     /// Number of databases that the questions are about.
     pub databases: u64,
     /// Number of questions by split.

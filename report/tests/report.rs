@@ -364,6 +364,7 @@ fn hostile_info() -> RunInfo {
         parameters: u64::MAX,
         dataset: name(),
         data_sha256: Some(name()),
+        environment: None,
         databases: u64::MAX,
         questions: BTreeMap::from([(name(), u64::MAX)]),
         eval_queries_in_train: Some(0),

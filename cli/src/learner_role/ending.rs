@@ -114,7 +114,8 @@ impl EndingRun<'_> {
         let env = self.env;
         format!(
             "model: {model}\nreport: {report}\n{fetch}\
-             evaluate it with: sqlenv eval --model {local_model} --env {env} --split eval"
+             evaluate it with: sqlenv eval --model {local_model} --env {env} --split eval\n\
+             (add --data with the folder of the env-node's data, unless it is the project's own)"
         )
     }
 }

@@ -29,7 +29,7 @@ const PANELS: [MetricPanel; 12] = {
         (
             Grpo,
             "Training reward",
-            "Mean return of the trajectories of a step; band: ± one standard deviation.",
+            "Mean weighted reward of the episodes of a step; band: ± one standard deviation.",
             Data,
             &[("reward", "reward")],
         ),
@@ -50,7 +50,7 @@ const PANELS: [MetricPanel; 12] = {
         (
             Grpo,
             "Zero-variance groups",
-            "Share of groups whose members all have the same return. They give no gradient.",
+            "Share of groups whose members all have the same weighted reward. They give no gradient.",
             Percent,
             &[("share", "frac_reward_zero_std")],
         ),

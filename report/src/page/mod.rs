@@ -32,11 +32,14 @@ pub(crate) const STYLE: &str = include_str!("style.css");
 /// Writes `report.html` into the run folder and returns its path.
 ///
 /// # Errors
-/// The folder is missing, a file in it cannot be read, or the report cannot be written.
+/// The folder is missing or that of no run, a file in it cannot be read, or the report cannot be written.
 pub fn write(run_dir: &Path) -> Result<PathBuf, ReportError> {
     let folder = RunFolder::new(run_dir);
-    let page = render(&folder.read()?);
-    folder.write_report(&page)
+    let records = folder.read()?;
+    if records.is_empty() {
+        return Err(ReportError::NotARun(run_dir.to_owned()));
+    }
+    folder.write_report(&render(&records))
 }
 
 /// Returns the comparison table for a terminal. It is empty if nothing was evaluated.

@@ -62,7 +62,7 @@ pub(super) fn zero_variance(status: &LiveStatus) -> Option<Diagnosed> {
     Some(Diagnosed {
         severity: Severity::Problem,
         seen: format!(
-            "In {} of the groups all episodes have the same return{correct}.",
+            "In {} of the groups all episodes have the same reward{correct}.",
             percent(share)
         ),
         meaning: "Such a group has no gradient: the policy learns almost nothing.",
@@ -130,7 +130,7 @@ pub(super) fn entropy_collapse(status: &LiveStatus) -> Option<Diagnosed> {
         ),
         meaning: "The policy has collapsed: it samples the same episode again and again, and \
                   explores nothing.",
-        remedy: "Go back to an earlier checkpoint by --model. Lower \
+        remedy: "Start a run from an earlier policy by --model, such as model-best. Lower \
                  learner.optimizer.learning_rate, raise learner.loss.clip_high or \
                  learner.loss.entropy_coef, or add a learner.loss.kl_coef."
             .to_owned(),
@@ -241,9 +241,12 @@ pub(super) fn accuracy(status: &LiveStatus) -> Option<Diagnosed> {
         ),
         meaning: "The 95 % intervals do not overlap: the policy became worse while it trained.",
         remedy: format!(
-            "Take the checkpoint of step {} or an evaluation before it. Lower \
-             learner.optimizer.learning_rate, or add a learner.loss.kl_coef.",
-            best.step
+            "Take the policy of {}. Lower learner.optimizer.learning_rate, or add a \
+             learner.loss.kl_coef.",
+            match best.step {
+                0 => "the beginning of the run".to_owned(),
+                step => format!("step {step}, which a run of `sqlenv train` keeps in model-best"),
+            }
         ),
     })
 }
