@@ -193,7 +193,9 @@ fn raise_exception(message: String) -> Result<Value, Error> {
 
 /// Formats the date that templates print. A prompt must not change overnight, so the date is always
 /// 26 July 2024 (the date that Llama's templates fall back to).
-fn strftime_fixed(format: &str) -> Result<String, Error> {
+fn strftime_fixed(state: &State<'_, '_>, format: &str) -> Result<String, Error> {
+    // "%A" becomes three times as long.
+    meter::charge(state, format.len().saturating_mul(4) + meter::VALUE_BYTES)?;
     let mut out = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {

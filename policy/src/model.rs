@@ -255,6 +255,10 @@ fn chat_of(files: &[(String, Vec<u8>)], config: &DecoderConfig) -> Result<Chat> 
 fn within(dir: &Path, error: PolicyError) -> PolicyError {
     match error {
         PolicyError::File { path, reason } => PolicyError::file(dir.join(path), reason),
+        // The field begins with the name of its file.
+        PolicyError::Setting { field, reason } => {
+            PolicyError::setting(dir.join(field).display(), reason)
+        }
         PolicyError::Text(reason) => PolicyError::file(dir, reason),
         other => other,
     }

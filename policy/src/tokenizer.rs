@@ -4,17 +4,16 @@
 //! themselves, and decoding keeps them, so byte-level tokenizers give `decode(encode(text)) ==
 //! text`.
 
-use std::panic::catch_unwind;
+mod bounds;
 
-use tokenizers::Tokenizer as HfTokenizer;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tokenizers::{Tokenizer as HfTokenizer, models::ModelWrapper};
 
 use crate::error::{PolicyError, Result};
 
 /// The file that holds a tokenizer.
 pub(crate) const FILE: &str = "tokenizer.json";
-/// The deepest nesting of a tokenizer's JSON. Those of Qwen, Llama and SmolLM have 7 levels, and
-/// reading takes stack in proportion, and time that doubles with each level.
-const MOST_NESTING: usize = 16;
 
 /// A loaded tokenizer.
 #[derive(Debug, Clone)]
@@ -39,20 +38,21 @@ impl Tokenizer {
     /// # Errors
     /// [`PolicyError::File`] if it is not a tokenizer.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        if nesting(bytes) > MOST_NESTING {
-            let reason = format!(
-                "nests deeper than {MOST_NESTING} levels, which no tokenizer does; use the \
-                 tokenizer of the model"
-            );
-            return Err(PolicyError::file(FILE, reason));
-        }
+        bounds::check(bytes).map_err(|reason| PolicyError::file(FILE, reason))?;
         // The library panics where a part that it has parsed once does not parse again.
         let read = catch_unwind(|| HfTokenizer::from_bytes(bytes).map_err(|it| it.to_string()));
         let read = read.unwrap_or_else(|_| Err("a part of it is damaged".to_owned()));
         let mut inner =
             read.map_err(|error| PolicyError::file(FILE, format!("not a tokenizer: {error}")))?;
-        // Some files carry the padding and truncation of a training pipeline; here every text is
-        // encoded whole and alone.
+        // Some files carry the padding, the truncation and the dropout of a training pipeline; here
+        // every text is encoded whole and alone, to the same tokens each time.
+        if let ModelWrapper::BPE(model) = inner.get_model()
+            && model.dropout.is_some()
+        {
+            let mut model = model.clone();
+            model.dropout = None;
+            inner.with_model(model);
+        }
         inner.with_padding(None);
         inner
             .with_truncation(None)
@@ -72,7 +72,7 @@ impl Tokenizer {
 
     /// Returns the ids of `text`. Control tokens in it become those tokens, as in transformers.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, false).map_err(|error| {
+        let encoding = unpanicked(|| self.inner.encode_fast(text, false)).map_err(|error| {
             PolicyError::Text(format!("{FILE} cannot encode {text:?}: {error}"))
         })?;
         Ok(encoding.get_ids().to_vec())
@@ -81,8 +81,7 @@ impl Tokenizer {
     /// Returns the text of `ids`, control tokens included. Bytes that are not UTF-8 become U+FFFD,
     /// unknown ids nothing.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner
-            .decode(ids, false)
+        unpanicked(|| self.inner.decode(ids, false))
             .map_err(|error| PolicyError::Text(format!("{FILE} cannot decode {ids:?}: {error}")))
     }
 
@@ -126,30 +125,12 @@ impl Tokenizer {
     }
 }
 
-/// Returns how deep the arrays and objects of a JSON text nest.
-fn nesting(json: &[u8]) -> usize {
-    let (mut depth, mut deepest) = (0_usize, 0);
-    let mut bytes = json.iter();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'[' | b'{' => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            b'"' => {
-                while let Some(byte) = bytes.next() {
-                    match byte {
-                        b'"' => break,
-                        b'\\' => drop(bytes.next()),
-                        _ => {}
-                    }
-                }
-            }
-            _ => {}
-        }
+/// Runs a call of the library, which panics with some parts of a tokenizer of unknown origin.
+fn unpanicked<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("a part of it is damaged".to_owned()),
     }
-    deepest
 }
 
 #[cfg(test)]
@@ -191,15 +172,45 @@ mod tests {
     }
 
     #[test]
-    fn brackets_in_strings_do_not_nest() {
-        assert_eq!(nesting(br#"{"a": "[[[\"[", "b": [1, {"c": "\\"}]}"#), 3);
-    }
-
-    #[test]
     fn a_damaged_part_is_an_error() {
         let damaged = json!({"type": "Precompiled", "precompiled_charsmap": "%"});
         let refusal = with("normalizer", damaged).unwrap_err().to_string();
         assert!(refusal.contains("not a tokenizer"), "{refusal}");
+    }
+
+    /// Each newline would become 2^36 of them.
+    #[test]
+    fn replacements_that_grow_are_refused() {
+        let twice = json!({"type": "Replace", "pattern": {"String": "\n"}, "content": "\n\n"});
+        let all = json!({"type": "Sequence", "normalizers": vec![twice.clone(); 36]});
+        let refusal = with("normalizer", all).unwrap_err().to_string();
+        assert!(refusal.contains("tokenizer.json: normalizer"), "{refusal}");
+        with("normalizer", twice).unwrap();
+    }
+
+    #[test]
+    fn a_part_that_panics_is_an_error() {
+        let pieces = json!({"type": "FixedLength", "length": 0});
+        let tokenizer = with("pre_tokenizer", pieces).unwrap();
+        let refusal = tokenizer.encode("text").unwrap_err().to_string();
+        assert!(refusal.contains("cannot encode"), "{refusal}");
+        let strip = json!({"type": "Strip", "content": "t", "start": 0, "stop": 9});
+        let tokenizer = with("decoder", strip).unwrap();
+        let ids = tokenizer.encode("t").unwrap();
+        let refusal = tokenizer.decode(&ids).unwrap_err().to_string();
+        assert!(refusal.contains("cannot decode"), "{refusal}");
+    }
+
+    #[test]
+    fn dropout_is_for_trainings_of_tokenizers() {
+        let files = crate::tiny::files();
+        let (_, bytes) = files.iter().find(|(name, _)| name == FILE).unwrap();
+        let mut json: Value = serde_json::from_slice(bytes).unwrap();
+        json["model"]["dropout"] = json!(0.9);
+        let dropping = Tokenizer::from_bytes(json.to_string().as_bytes()).unwrap();
+        let text = "SELECT count(*) FROM customers WHERE country = 'Japan'";
+        let plain = Tokenizer::from_bytes(bytes).unwrap().encode(text).unwrap();
+        assert_eq!(dropping.encode(text).unwrap(), plain);
     }
 
     proptest::proptest! {

@@ -86,6 +86,12 @@ fn wrong_folders_are_named() {
         let named = message.contains(name) && message.contains(&dir.display().to_string());
         assert!(named, "{name}: {message}");
     }
+    // An empty file, and a field that is missing.
+    for content in ["", "{}"] {
+        fs::write(dir.join("config.json"), content).unwrap();
+        let file = dir.join("config.json").display().to_string();
+        assert!(error(&dir).contains(&file), "{}", error(&dir));
+    }
 }
 
 /// A folder from a stranger: a pipe would wait for ever, a device has no end, and a link would send

@@ -36,7 +36,8 @@ fn listed(state: &State<'_, '_>, value: &Value) -> Result<Vec<Value>, Error> {
 /// `value[key]`.
 pub(super) fn item(state: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let (value, key) = (&args[0], &args[1]);
-    charge_for_items(state, key)?;
+    // A map hashes the whole key.
+    charge_for(state, key)?;
     // Both count up to the item. Lists and maps find it at once.
     if matches!(value.kind(), ValueKind::String | ValueKind::Iterable) {
         charge_for_items(state, value)?;

@@ -216,6 +216,10 @@ fn hostile_uses_of_items_are_errors() {
         grown("{% for c in n.x %}{% break %}{% endfor %}"),
         grown("{% if loop.changed(n.x) %}{% endif %}"),
         grown("{% set n.y = {}[n.x] %}"),
+        grown(
+            "{% if i == 0 %}{% set n.k = [n.x] %}{% endif %}{% if {1: 2, 3: 4}[n.k] %}{% endif %}",
+        ),
+        grown("{% if strftime_now(n.x) %}{% endif %}"),
         grown("{% set n.y = n.x | list %}"),
         grown("{% set n.y = n.l | tojson %}"),
         grown("{% set n.y = n.x.split('a') %}"),
