@@ -2,7 +2,8 @@
 //!
 //! Invariant: a call past its deadline is dropped, and its queued SQL with it. A call beyond the
 //! limit is refused before any of its body is read; one whose body exceeds the budget, as soon as
-//! it does. A socket counts until it is open. Health checks and reflection do not count.
+//! it does. A response that its peer does not read counts until it is sent. A socket counts until it
+//! is open. Health checks and reflection have a budget of their own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +14,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use proto::serve::{BodyBudget, BodyLimits};
+use proto::serve::{BodyBudget, BodyLimits, UnreadBudget};
 use tokio::{sync::Semaphore, time::timeout};
 use tonic::Code;
 
@@ -26,11 +27,19 @@ use crate::{
 /// The header with a caller's deadline.
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 
+/// The largest body of a health check, or of a stream of reflection.
+const PROBE_BYTES: usize = 1 << 14;
+/// Bytes of all such bodies at once.
+const PROBE_BYTES_IN_FLIGHT: usize = 1 << 22;
+
 /// Limits on calls. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct CallLimits {
     permits: Arc<Semaphore>,
     bodies: BodyBudget,
+    unread: UnreadBudget,
+    /// The bodies of health checks and of reflection, which are answered under any load.
+    probes: BodyBudget,
     max_duration: Duration,
 }
 
@@ -46,6 +55,8 @@ impl CallLimits {
         Self {
             permits: Arc::new(Semaphore::new(config.max_calls_in_flight)),
             bodies: BodyBudget::new(config.max_body_bytes_in_flight),
+            unread: UnreadBudget::new(config.max_body_bytes_in_flight),
+            probes: BodyBudget::new(PROBE_BYTES_IN_FLIGHT),
             max_duration: seconds(config.max_call_seconds),
         }
     }
@@ -76,7 +87,19 @@ impl CallLimits {
                 "the calls in flight hold too many bytes",
             ));
         }
-        response.map_err(|_| CallRejection::DeadlineExceeded)
+        let response = response.map_err(|_| CallRejection::DeadlineExceeded)?;
+        Ok(response.map(|body| Body::new(self.unread.count(body))))
+    }
+
+    /// Answers a health check or reflection.
+    async fn probe(&self, request: Request, next: Next) -> Response {
+        let (parts, body) = request.into_parts();
+        let limits = BodyLimits {
+            max_bytes: PROBE_BYTES,
+            timeout: None,
+        };
+        let (body, _reservation) = self.probes.meter(body, limits);
+        next.run(Request::from_parts(parts, Body::new(body))).await
     }
 }
 
@@ -87,7 +110,7 @@ pub(super) async fn grpc(
     next: Next,
 ) -> Response {
     if !request.uri().path().starts_with("/sqlenv.") {
-        return next.run(request).await;
+        return limits.probe(request, next).await;
     }
     let requested = grpc_timeout(request.headers()).unwrap_or(limits.max_duration);
     let limit = requested.min(limits.max_duration);

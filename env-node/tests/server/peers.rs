@@ -1,7 +1,8 @@
 //! Tests that peers that are slow, silent, lost or hostile affect only their own connections.
 
 use env::EnvSettings;
-use env_node::ServerConfig;
+use env_node::{EnvNodeSettings, OpenEnvConfig, ServerConfig};
+use prost::Message as _;
 use proto::v1::ListQuestionsRequest;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -143,6 +144,54 @@ async fn a_peer_that_does_not_read_loses_its_stream() {
     served.assert_well().await;
     raw::frame_of(&mut stream, RESET_STREAM).await;
     served.assert_well().await;
+}
+
+/// A peer that asks for much and reads none of it holds no more than the budget, and returns it when
+/// it goes.
+#[tokio::test]
+async fn unread_responses_beyond_the_budget_are_cut() {
+    const CALLS: u32 = 400;
+    let small = 1 << 17;
+    let env = EnvSettings {
+        argument_bytes: 1 << 10,
+        ..EnvSettings::default()
+    };
+    let env_node = EnvNodeSettings {
+        server: ServerConfig {
+            max_request_bytes: small,
+            max_body_bytes_in_flight: small,
+            ..ServerConfig::default()
+        },
+        openenv: OpenEnvConfig {
+            message_bytes: small,
+            ..OpenEnvConfig::default()
+        },
+        ..EnvNodeSettings::default()
+    };
+    let served = Served::start_with(env, env_node).await;
+    let mut client = served.client();
+    let list = client.list_questions(ListQuestionsRequest::default());
+    let reply = list.await.unwrap().into_inner().encoded_len();
+    assert!(reply * CALLS as usize > small, "{reply} bytes");
+
+    let mut stream = raw::connect(served.address).await;
+    let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let mut calls = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &no_window].concat();
+    let headers = grpc_headers("/sqlenv.v1.Env/ListQuestions");
+    let body = grpc_frame(&ListQuestionsRequest::default());
+    for id in (0..CALLS).map(|call| 2 * call + 1) {
+        calls.extend(frame(HEADERS, END_HEADERS, id, &headers));
+        calls.extend(frame(0, END_STREAM, id, &body));
+    }
+    stream.write_all(&calls).await.unwrap();
+    raw::frame_of(&mut stream, RESET_STREAM).await;
+    served.assert_well().await;
+    drop(stream);
+    let list = async || {
+        let mut client = served.client();
+        client.list_questions(ListQuestionsRequest::default()).await
+    };
+    while list().await.is_err() {}
 }
 
 /// A peer that answers no ping is dropped, even if the network reports no error.

@@ -6,6 +6,7 @@
 mod body_budget;
 mod connection;
 mod unread;
+mod unread_budget;
 
 use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
 
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::unread::ExemptFromUnreadLimit;
 pub use body_budget::{BodyBudget, BodyFault, BodyLimits, BodyReservation, MeteredBody};
+pub use unread_budget::{CountedBody, UnreadBudget};
 
 use self::connection::Connections;
 use crate::{server_tls::ServerTls, transport::BoxError};
