@@ -23,7 +23,9 @@ pub(crate) struct EnvSession<'a> {
     spec: &'a EpisodeSpec,
     /// The episode token, which is the whole state of the episode.
     token: Vec<u8>,
-    /// The actions taken so far and their observations, kept for a replay.
+    /// The observation of Reset, then the actions taken so far and their observations, kept for a
+    /// replay.
+    first: Observation,
     history: Vec<(Action, Observation)>,
 }
 
@@ -34,13 +36,15 @@ impl<'a> EnvSession<'a> {
         spec: &'a EpisodeSpec,
     ) -> Result<(Self, Observation), ActorError> {
         let response = reset(settings, spec).await?;
+        let first = response.observation.unwrap_or_default();
         let session = Self {
             settings,
             spec,
             token: response.token,
+            first: first.clone(),
             history: Vec::new(),
         };
-        Ok((session, response.observation.unwrap_or_default()))
+        Ok((session, first))
     }
 
     /// Returns the question's id.
@@ -71,22 +75,34 @@ impl<'a> EnvSession<'a> {
 
     /// Resets the episode, takes all past actions again, and then takes the next one.
     async fn replay_and_step(&self, action: &Action) -> Result<StepResponse, ActorError> {
-        let mut token = reset(self.settings, self.spec).await?.token;
+        let again = reset(self.settings, self.spec).await?;
+        check_same("Env.Reset", again.observation.as_ref(), &self.first)?;
+        let mut token = again.token;
         for (past_action, observation) in &self.history {
             let response = step(self.settings, &token, past_action).await?;
-            // The completions so far followed the old observations. If the replayed ones differ,
-            // the trajectory would describe an episode that never happened.
-            if response.observation.as_ref() != Some(observation) {
-                let status = tonic::Status::data_loss(
-                    "a replayed action returned another observation than before env-node \
-                     restarted; serve the same data on all env-nodes",
-                );
-                return Err(ActorError::call("Env.Step", status));
-            }
+            check_same("Env.Step", response.observation.as_ref(), observation)?;
             token = response.token;
         }
         step(self.settings, &token, action).await
     }
+}
+
+/// Checks that a replayed call returned what it did before. The completions so far followed the old
+/// observations. If the new ones differ, the trajectory would describe an episode that never
+/// happened.
+fn check_same(
+    call: &'static str,
+    again: Option<&Observation>,
+    before: &Observation,
+) -> Result<(), ActorError> {
+    if again.unwrap_or(&Observation::default()) == before {
+        return Ok(());
+    }
+    let status = tonic::Status::data_loss(
+        "a replayed call returned another observation than before env-node restarted; serve the \
+         same data on all env-nodes",
+    );
+    Err(ActorError::call(call, status))
 }
 
 async fn reset(

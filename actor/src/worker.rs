@@ -118,6 +118,7 @@ async fn identity(env: &EnvClient, config: &ActorConfig) -> Result<ActorIdentity
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
         environment_version: info.environment_version,
         data_sha256: info.data_sha256,
+        reward_profile: info.default_reward_profile,
     })
 }
 

@@ -182,6 +182,7 @@ impl proto::v1::learner_server::Learner for Learner {
         self.check_identity(actor_id, identity.as_ref())?;
         tracing::info!(actor_id, "actor joined");
         self.context.has_been_joined.store(true, Ordering::Relaxed);
+        self.context.intake.joined(actor_id);
         let now = self.context.now();
         self.context
             .actors()
@@ -196,6 +197,8 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<ClaimRequest>,
     ) -> Result<Response<ClaimResponse>, Status> {
+        // A claim that waits counts among the calls in flight.
+        let _held = held(&request);
         let request = request.into_inner();
         let (context, id) = (&self.context, &request.actor_id);
         context.check_run(&request.run_id)?;

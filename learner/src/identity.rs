@@ -8,12 +8,18 @@ use proto::v1::{ActorIdentity, InfoResponse};
 /// The version of the program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Returns the identity of an actor that plays on an env-node.
-pub fn expected_identity(info: &InfoResponse) -> ActorIdentity {
+/// Returns the identity of an actor that plays on an env-node. The default reward profile of the
+/// env-node is left out if the run names one, since it has no effect then.
+pub fn expected_identity(info: &InfoResponse, profile_of_run: &str) -> ActorIdentity {
+    let default_profile = match profile_of_run {
+        "" => info.default_reward_profile.clone(),
+        _ => String::new(),
+    };
     ActorIdentity {
         program_version: VERSION.to_owned(),
         environment_version: info.environment_version.clone(),
         data_sha256: info.data_sha256.clone(),
+        reward_profile: default_profile,
     }
 }
 
@@ -48,8 +54,20 @@ pub(crate) fn compare(found: Option<&ActorIdentity>, own: &ActorIdentity) -> Res
             "give it an env-node that serves the same questions and databases (--data, \
              --databases) as the learner's --env",
         ),
+        (
+            "has rewards of another profile",
+            &found.reward_profile,
+            &own.reward_profile,
+            "give all env-nodes the same env.reward_profile, or name one in the run's settings \
+             (learner.rollout.reward_profile)",
+        ),
     ];
-    match rows.iter().find(|(_, found, own, _)| found != own) {
+    // A profile that the run names is sent with each Reset.
+    let compared = match own.reward_profile.as_str() {
+        "" => &rows[..3],
+        _ => &rows[..],
+    };
+    match compared.iter().find(|(_, found, own, _)| found != own) {
         None => Ok(()),
         Some((what, found, own, remedy)) => Err(format!(
             "the actor {what} ({found:?}) than the learner ({own:?}); {remedy}"
@@ -63,14 +81,16 @@ mod tests {
 
     #[test]
     fn what_differs_is_named_with_its_remedy() {
-        let own = expected_identity(&InfoResponse {
+        let info = InfoResponse {
             environment_version: "3-ab".to_owned(),
             data_sha256: "cd".to_owned(),
+            default_reward_profile: "default".to_owned(),
             ..InfoResponse::default()
-        });
+        };
+        let own = expected_identity(&info, "");
         compare(Some(&own), &own).unwrap();
         type Change = fn(&mut ActorIdentity);
-        let table: [(Change, &str); 3] = [
+        let table: [(Change, &str); 4] = [
             (
                 |it| it.program_version = "0.0.1".to_owned(),
                 "another version of the program (\"0.0.1\")",
@@ -80,6 +100,10 @@ mod tests {
                 "another environment version",
             ),
             (|it| it.data_sha256 = String::new(), "other data (\"\")"),
+            (
+                |it| it.reward_profile = "sqlenv-final".to_owned(),
+                "rewards of another profile (\"sqlenv-final\")",
+            ),
         ];
         for (change, expected) in table {
             let mut other = own.clone();
@@ -87,6 +111,10 @@ mod tests {
             let fault = compare(Some(&other), &own).unwrap_err();
             assert!(fault.contains(expected), "{fault}");
         }
+        let mut other = own.clone();
+        other.reward_profile = "sqlenv-final".to_owned();
+        let named = expected_identity(&info, "default");
+        compare(Some(&other), &named).unwrap();
         assert!(compare(None, &own).unwrap_err().contains("does not say"));
     }
 }

@@ -116,6 +116,8 @@ impl Run {
                 episodes,
             });
             if !context.evaluator.wait_until_recorded() {
+                // As above.
+                context.intake.wait_for_batch(|| context.now())?;
                 return Ok(false);
             }
         }

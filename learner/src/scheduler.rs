@@ -141,6 +141,14 @@ enum GroupState {
     },
 }
 
+impl GroupState {
+    fn holders(self) -> Holders {
+        match self {
+            Self::Leased { holders, .. } | Self::Finished { holders, .. } => holders,
+        }
+    }
+}
+
 /// The state machine.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
@@ -148,6 +156,9 @@ pub struct Scheduler {
     version: u64,
     start: u64,
     groups: BTreeMap<u64, GroupState>,
+    /// Who was given the groups of the step that was made last: a result that comes late is a
+    /// result.
+    made: BTreeMap<u64, Holders>,
     leases: Leases,
     expired_leases: u64,
     /// When the step began, with which its groups could be handed out.
@@ -163,6 +174,7 @@ impl Scheduler {
             version,
             start,
             groups: BTreeMap::new(),
+            made: BTreeMap::new(),
             leases: Leases::new(settings.lease, settings.max_leases_per_actor, secret),
             expired_leases: 0,
             began: Duration::ZERO,
@@ -331,10 +343,11 @@ impl Scheduler {
     pub fn judge(&mut self, submission: Submission<'_>) -> Admission {
         let index = submission.group_index;
         let is_in = matches!(self.groups.get(&index), Some(GroupState::Finished { .. }));
-        if is_in && self.was_given(submission) {
+        let is_made = index < self.start;
+        if (is_in || is_made) && self.was_given(submission) {
             self.leases.forgive(submission.actor_id);
         }
-        if index < self.start || is_in {
+        if is_made || is_in {
             Admission::Duplicate
         } else if !self.was_given(submission) {
             Admission::Unknown
@@ -367,6 +380,12 @@ impl Scheduler {
         was_given
     }
 
+    /// Gives an actor that joins, so that it lives, the chances of the others: its leases may have
+    /// expired because its process ended.
+    pub fn joined(&mut self, actor_id: &str) {
+        self.leases.forgive(actor_id);
+    }
+
     /// Treats an actor as one that let a lease expire.
     pub fn distrust(&mut self, actor_id: &str) {
         self.leases.distrust(actor_id);
@@ -374,12 +393,14 @@ impl Scheduler {
 
     /// Returns whether the group was handed out to the actor under this lease.
     fn was_given(&self, submission: Submission<'_>) -> bool {
-        match self.groups.get(&submission.group_index) {
+        let index = submission.group_index;
+        let holders = match self.groups.get(&index) {
             Some(GroupState::Leased { holders, .. } | GroupState::Finished { holders, .. }) => {
-                holders.was_given(submission.lease_id, submission.actor_id)
+                Some(holders)
             }
-            None => false,
-        }
+            None => self.made.get(&index),
+        };
+        holders.is_some_and(|it| it.was_given(submission.lease_id, submission.actor_id))
     }
 
     /// Ends a lease, so that the group is handed out again, unless another actor holds it by now.
@@ -406,9 +427,7 @@ impl Scheduler {
         if group_index >= self.start {
             summary.kept &= !self.is_stale(summary.oldest_version);
             let holders = match self.groups.remove(&group_index) {
-                Some(GroupState::Leased { holders, .. } | GroupState::Finished { holders, .. }) => {
-                    holders
-                }
+                Some(state) => state.holders(),
                 None => Holders::default(),
             };
             let finished = GroupState::Finished { summary, holders };
@@ -456,7 +475,12 @@ impl Scheduler {
         self.began = now;
         self.version += 1;
         self.start = batch.next_start;
-        self.groups = self.groups.split_off(&self.start);
+        let later = self.groups.split_off(&self.start);
+        let made = std::mem::replace(&mut self.groups, later);
+        self.made = made
+            .into_iter()
+            .map(|(index, it)| (index, it.holders()))
+            .collect();
         let oldest_allowed = self.version.saturating_sub(self.settings.max_staleness);
         for state in self.groups.values_mut() {
             if let GroupState::Finished { summary, .. } = state {

@@ -35,9 +35,16 @@ impl GroupTraces {
         };
         let kept = groups.kept.iter().map(|group| (group.index, true));
         let left_out = groups.left_out.iter().map(|group| (group.index, false));
-        kept.chain(left_out)
-            .filter_map(|(index, kept)| begin(index, kept))
-            .collect()
+        let all: Vec<(u64, bool)> = kept.chain(left_out).collect();
+        let spans = all
+            .iter()
+            .filter_map(|&(index, kept)| begin(index, kept))
+            .collect();
+        // A group may have been trained on before its submission was noted here.
+        if let Some(first) = all.iter().map(|(index, _)| *index).min() {
+            *submissions = submissions.split_off(&first);
+        }
+        spans
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, TraceContext>> {

@@ -60,7 +60,7 @@ fn join_as_stranger(env: &str, learner_address: &str) {
         let info = env.info(InfoRequest {}).await.unwrap();
         let request = JoinRequest {
             actor_id: HOSTILE.to_owned(),
-            identity: Some(learner::expected_identity(info.get_ref())),
+            identity: Some(learner::expected_identity(info.get_ref(), "")),
         };
         client.join(request).await.unwrap();
     };

@@ -178,6 +178,12 @@ impl Intake {
         was_given
     }
 
+    /// Notes that an actor has joined, see [`Scheduler::joined`].
+    pub(crate) fn joined(&self, actor_id: &str) {
+        self.lock().scheduler.joined(actor_id);
+        self.notify();
+    }
+
     /// Journals a checked group if it is needed; blocks on the disk and on the object store.
     ///
     /// Groups that wait for the journal at the same time are journaled together, by the first that

@@ -428,6 +428,36 @@ fn a_client_that_only_claims_does_not_starve_the_others() {
     lease(scheduler.claim(seconds(23), "thief", 4));
 }
 
+/// The group of an actor that was late is made by another one, which then is always faster than the
+/// time that a late actor waits.
+#[test]
+fn a_late_actor_gets_work_again_when_it_delivers_or_joins() {
+    let late_once = || {
+        let mut scheduler = Scheduler::new(settings(9, 1, 8, 0), 0, 0, 7);
+        let held = lease(scheduler.claim(seconds(0), "late", 0));
+        let again = lease(scheduler.claim(seconds(10), "quick", 0));
+        accept(&mut scheduler, "quick", again.group_index, 0);
+        let batch = scheduler.batch().unwrap();
+        scheduler.advance(seconds(11), &batch);
+        assert_eq!(scheduler.claim(seconds(12), "late", 1), Claim::Wait);
+        (scheduler, held)
+    };
+    let (mut scheduler, held) = late_once();
+    let others = Lease {
+        lease_id: held.lease_id + 1,
+        ..held
+    };
+    for (lease_of, then) in [(others, false), (held, true)] {
+        let verdict = judge(&mut scheduler, "late", lease_of, 0);
+        assert_eq!(verdict, Admission::Duplicate);
+        let claim = scheduler.claim(seconds(12), "late", 1);
+        assert_eq!(matches!(claim, Claim::Group(_)), then, "{claim:?}");
+    }
+    let (mut scheduler, _) = late_once();
+    scheduler.joined("late");
+    lease(scheduler.claim(seconds(12), "late", 1));
+}
+
 /// The first group of a slow actor takes longer than its first, short lease.
 #[test]
 fn a_slow_actor_keeps_its_work_and_then_gets_whole_leases() {
