@@ -35,8 +35,14 @@ fn database_faults(file: &DatabaseFile) -> Result<Vec<String>, DataError> {
     let (name, path) = (&file.name, file.path.display());
     let mut faults: Vec<String> = damage(&file.path)?
         .into_iter()
-        .map(|found| {
-            format!("{name}: the file is damaged: {found}; restore {path} from a copy of it")
+        .map(|found| match needs_application(&found) {
+            true => format!(
+                "{name}: the schema of {path} needs its own application: {found}; make the table \
+                 again without that"
+            ),
+            false => {
+                format!("{name}: the file is damaged: {found}; restore {path} from a copy of it")
+            }
         })
         .collect();
     if let Some(log) = unread_log(&file.path) {
@@ -67,6 +73,17 @@ fn damage(path: &Path) -> Result<Vec<String>, DataError> {
     let mut connection = open_immutable(path).map_err(DataError::sqlite(path))?;
     let size_bytes = path.metadata().map_err(DataError::io(path, "read"))?.len();
     Ok(damage_of(&mut connection, size_bytes))
+}
+
+/// Returns whether a finding is no damage: the schema uses a collation or a function that the
+/// application of the database adds to SQLite.
+pub(crate) fn needs_application(found: &str) -> bool {
+    let missing = [
+        "no such collation sequence",
+        "unknown function",
+        "no such function",
+    ];
+    missing.iter().any(|it| found.starts_with(it))
 }
 
 /// Looks for damage in all pages of an open database of this size.

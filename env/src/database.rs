@@ -109,22 +109,14 @@ fn read_schema(
     Ok((Schema { tables }, longest_row_bytes))
 }
 
-/// Whether a statement names a table, a column or a function that does not exist, or what agents
-/// may not use. Damage and limits are other errors.
+/// Whether a statement is wrong, for instance since a table that it names was changed, or uses what
+/// agents may not use. Damage and limits have other codes.
 fn is_unusable(error: &rusqlite::Error) -> bool {
-    match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::AuthorizationForStatementDenied) => true,
-        Some(rusqlite::ErrorCode::Unknown) => {
-            let reason = error.to_string();
-            let refused = [
-                "no such ",
-                "not authorized to use function",
-                "unsafe use of ",
-            ];
-            refused.iter().any(|it| reason.starts_with(it))
-        }
-        _ => false,
-    }
+    use rusqlite::ErrorCode::{AuthorizationForStatementDenied, Unknown};
+    matches!(
+        error.sqlite_error_code(),
+        Some(AuthorizationForStatementDenied | Unknown)
+    )
 }
 
 /// Returns the names and types of the columns.
@@ -194,7 +186,10 @@ mod tests {
         let path = folder.path().join("views.sqlite");
         let connection = Connection::open(&path).unwrap();
         let schema = "CREATE TABLE t (a); CREATE VIEW whole AS SELECT a FROM t;
-            CREATE VIEW broken AS SELECT * FROM gone; CREATE VIEW other AS SELECT b FROM t;";
+            CREATE VIEW broken AS SELECT * FROM gone; CREATE VIEW other AS SELECT b FROM t;
+            CREATE TABLE u (a); CREATE VIEW both AS SELECT a, c FROM t JOIN u;
+            CREATE VIEW all_of_both AS SELECT * FROM t UNION ALL SELECT * FROM u;
+            ALTER TABLE t ADD COLUMN c; ALTER TABLE u ADD COLUMN c; ALTER TABLE u ADD COLUMN d;";
         connection.execute_batch(schema).unwrap();
         drop(connection);
         let (sha256, size_bytes) = data::file_sha256(&path).unwrap();
@@ -207,7 +202,7 @@ mod tests {
         let (limits, sql) = (ResultLimits::default(), SqlLimits::default());
         let database = Database::open(&file, &limits, &sql).unwrap();
         let names = database.schema.tables.iter().map(|table| &table.name);
-        assert_eq!(names.collect::<Vec<_>>(), ["t", "whole"]);
+        assert_eq!(names.collect::<Vec<_>>(), ["t", "whole", "u"]);
     }
 
     #[test]

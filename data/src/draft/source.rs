@@ -176,16 +176,24 @@ fn read_rows(
     rows.collect()
 }
 
+/// Bytes of a value that are kept. Questions ask about no column with longer texts or with BLOBs, and
+/// the rows of such a table would not fit into memory.
+const MOST_VALUE_BYTES: usize = 1_024;
+
 fn value(cell: ValueRef<'_>) -> SqlValue {
+    let kept = |bytes: &[u8]| bytes[..bytes.len().min(MOST_VALUE_BYTES)].to_vec();
     match cell {
         ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) => SqlValue::Text(text.to_owned()),
-            Err(_) => SqlValue::Blob(bytes.to_vec()),
+            Ok(text) => {
+                let end = text.floor_char_boundary(MOST_VALUE_BYTES);
+                SqlValue::Text(text[..end].to_owned())
+            }
+            Err(_) => SqlValue::Blob(kept(bytes)),
         },
         ValueRef::Null => SqlValue::Null,
         ValueRef::Integer(number) => SqlValue::Integer(number),
         ValueRef::Real(number) => SqlValue::Real(number),
-        ValueRef::Blob(bytes) => SqlValue::Blob(bytes.to_vec()),
+        ValueRef::Blob(bytes) => SqlValue::Blob(kept(bytes)),
     }
 }
 

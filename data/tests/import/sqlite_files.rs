@@ -98,6 +98,13 @@ fn damaged_files_are_refused() {
     );
     let header = desk.write("header.db", b"SQLite format 3\0 and no more");
     assert_parts(&desk.refusal(&[&header], &[]), &["header.db"]);
+    let regexp = "CREATE TABLE t (x CHECK (x REGEXP 'a')); PRAGMA ignore_check_constraints = 1;
+                  INSERT INTO t VALUES ('a')";
+    let regexp = desk.database("regexp.db", regexp);
+    assert_parts(
+        &desk.refusal(&[&regexp], &[]),
+        &["regexp.db", "needs its own application", "regexp", "CSV"],
+    );
     let bare = desk.database("bare.db", "CREATE TABLE t (x); DROP TABLE t");
     assert_parts(&desk.refusal(&[&bare], &[]), &["bare.db", "has no table"]);
 }
