@@ -1,5 +1,5 @@
-//! Speed of matrix products on one CPU thread. `sqlenv bench policy` measures sampling and
-//! training.
+//! Speed of matrix products and of attention on one CPU thread. `sqlenv bench policy` measures
+//! sampling and training.
 //!
 //! `CANDLE_NUM_THREADS=1 cargo run --release -p policy --example kernel_speed` prints the speed of
 //! one core. Without the variable, candle's additions of large tensors wait for its own pool of
@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use policy::Result;
 use policy::ops::{Backend, InstructionSet, LinearWeight, with_instruction_set};
+use policy::{PackedRow, Result};
 
 /// As in the `sqlenv` binary: the system's allocator returns large tensors to the kernel after
 /// every operation.
@@ -24,7 +24,14 @@ fn main() -> Result<()> {
         }
     }
     training_products(Backend::CpuF32, DType::F32)?;
-    training_products(Backend::CpuBf16, DType::BF16)
+    training_products(Backend::CpuBf16, DType::BF16)?;
+    for (backend, dtype) in [
+        (Backend::CpuF32, DType::F32),
+        (Backend::CpuBf16, DType::BF16),
+    ] {
+        attention(backend, dtype)?;
+    }
+    Ok(())
 }
 
 /// Returns the mean seconds of one call of `f`, over at least a quarter of a second.
@@ -105,6 +112,50 @@ fn training_products(backend: Backend, dtype: DType) -> Result<()> {
             speed(&|| backend.linear(&x, &weight))?,
             speed(&|| backend.linear_input_gradient(&[(&dy, &weight)]))?,
             speed(&|| backend.linear_weight_gradient(&x, &dy))?,
+        );
+    }
+    Ok(())
+}
+
+/// Attention in SmolLM2-135M's shape: eight rows that continue a prompt, as in a group, forward and
+/// backward.
+fn attention(backend: Backend, dtype: DType) -> Result<()> {
+    println!(
+        "GFLOP/s of attention, 8 rows after a prompt of 640 tokens, {dtype:?}: forward, backward"
+    );
+    let (heads, kv_heads, head_dim, prompt) = (9, 3, 64, 640);
+    for len in [1, 32, 300] {
+        let mut rows = vec![PackedRow {
+            len: prompt,
+            past: 0,
+            slot: 0,
+        }];
+        rows.extend(
+            [PackedRow {
+                len,
+                past: prompt,
+                slot: 0,
+            }; 8],
+        );
+        let tokens = prompt + 8 * len;
+        let values = |heads| {
+            let values = Tensor::rand(-1f32, 1.0, (tokens, heads, head_dim), &Device::Cpu)?;
+            values.to_dtype(dtype)
+        };
+        let (q, k, v) = (values(heads)?, values(kv_heads)?, values(kv_heads)?);
+        let out = backend.attention(&q, &k, &v, &rows)?;
+        let seen = |row: &PackedRow| row.len * row.past + row.len * (row.len + 1) / 2;
+        let pairs: usize = rows.iter().map(seen).sum();
+        let forward = 4e-9 * (pairs * heads * head_dim) as f64;
+        let dout = values(heads)?.reshape(out.shape())?;
+        println!(
+            "  {len:4} tokens each: {:6.1} {:6.1}",
+            forward / seconds(|| Ok(backend.attention(&q, &k, &v, &rows).map(drop)?))?,
+            2.5 * forward
+                / seconds(|| {
+                    let gradients = backend.attention_backward(&q, &k, &v, &rows, &out, &dout);
+                    Ok(gradients.map(drop)?)
+                })?,
         );
     }
     Ok(())

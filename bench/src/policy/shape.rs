@@ -1,7 +1,7 @@
 //! The decoders that the benchmarks measure, their input and their learner.
 
 use anyhow::{Context as _, Result};
-use learner::{LearnerConfig, config::RolloutConfig};
+use learner::{LearnerConfig, config::RolloutConfig, trust::TrustConfig};
 use policy::{DecoderConfig, Model, Weights};
 use serde_json::{Value, json};
 
@@ -49,6 +49,8 @@ pub(super) fn learner_config(
             max_context_tokens: context_tokens as u32,
             ..RolloutConfig::default()
         },
+        // Made-up completions do not have the log-probabilities that they claim.
+        trust: TrustConfig::of_one_process(1),
         ..LearnerConfig::default()
     }
 }
