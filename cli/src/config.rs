@@ -1,7 +1,8 @@
 //! Settings: each crate's own structs, composed into one type per role, read from one TOML file.
 //!
 //! Order of precedence, lowest first: the defaults in code, a preset, the variable SQLENV_DATA, the
-//! file, `--set`, the named flags. Nothing else in the program reads files, flags or the environment for settings. A role
+//! file, `--set`, the named flags. Nothing else in the program reads files, flags or the
+//! environment for settings. A role
 //! reads and validates its own sections only; sections of other roles may be in the file. A run's
 //! folder holds the resolved settings.
 //!

@@ -182,7 +182,6 @@ async fn open_learner(
     Ok(opened.context("opening the run panicked")??)
 }
 
-/// Describes the run, with the questions of its env-node as dataset.
 /// Names the rules by which an env-node plays, and its default reward profile where it counts.
 fn rules(identity: &ActorIdentity) -> String {
     let ActorIdentity {
@@ -195,6 +194,7 @@ fn rules(identity: &ActorIdentity) -> String {
         .to_owned()
 }
 
+/// Describes the run, with the questions of its env-node as dataset.
 fn describe(
     (args, run_dir): (&LearnerArgs, &Path),
     config: &LearnerRole,

@@ -15,8 +15,8 @@ fn command_line() -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Refuses to continue a run on other data than it began with, or by other rules of the environment.
-/// Earlier versions did not record them.
+/// Refuses to continue a run on other data than it began with, or by other rules of the
+/// environment. Earlier versions did not record them.
 pub(crate) fn check_data(earlier: Option<&RunInfo>, now: &RunInfo) -> Result<()> {
     let known = earlier.and_then(|info| info.data_sha256.as_ref());
     ensure!(

@@ -87,17 +87,20 @@ impl Setup {
     ) -> Result<()> {
         self.env = dial_serving_env(address, credentials).await?;
         let served = actor::list_questions(&self.env, "").await?;
-        let served: HashSet<&str> = served.iter().map(|it| it.question_id.as_str()).collect();
-        let mut own = self
-            .dataset
-            .questions
+        // The ids of generated questions are the same in all builds; the texts are not.
+        let key = |it: &Question| (it.question_id.clone(), it.question_text.clone());
+        let served: HashSet<_> = served.iter().map(key).collect();
+        if let Some(missing) = self
+            .questions()
             .iter()
-            .map(|it| it.question_id.as_str());
-        if let Some(missing) = own.find(|id| !served.contains(id)) {
+            .find(|it| !served.contains(&key(it)))
+        {
             bail!(
                 "--env {address} serves other data than this command reads: it has no question \
-                 {missing:?}; give the folder of its data by --data, and its databases by \
-                 --databases"
+                 {:?} with the text {:?}; give the folder of its data by --data, and its databases \
+                 by --databases",
+                missing.question_id,
+                missing.question_text
             );
         }
         Ok(())

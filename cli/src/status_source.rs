@@ -133,8 +133,9 @@ async fn get(address: &Uri) -> Result<(StatusCode, Bytes)> {
 }
 
 fn of_folder(path: &Path) -> Result<LiveStatus> {
-    let records = RunFolder::new(path).read()?;
-    if records.is_empty() {
+    let folder = RunFolder::new(path);
+    let records = folder.read()?;
+    if !folder.is_of_run(&records) {
         return Err(ReportError::NotARun(path.to_owned()).into());
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -83,7 +83,7 @@ pub(crate) fn needs_application(found: &str) -> bool {
         "unknown function",
         "no such function",
     ];
-    missing.iter().any(|it| found.starts_with(it))
+    missing.iter().any(|it| found.contains(it))
 }
 
 /// Looks for damage in all pages of an open database of this size.

@@ -459,6 +459,7 @@ fn unreadable_views_are_reported_and_the_rest_is_drafted() {
         ("lost", "no such table"),
         ("follows", "no such table"),
         ("endless", "instructions"),
+        ("shown", "bytes"),
     ] {
         let start = format!("view {view} is left out: it cannot be read (");
         let is_it = |it: &&String| it.starts_with(&start) && it.contains(reason);
@@ -471,10 +472,7 @@ fn unreadable_views_are_reported_and_the_rest_is_drafted() {
     let copy = rusqlite::Connection::open(copy).unwrap();
     let views = "SELECT group_concat(name) FROM sqlite_master WHERE type = 'view'";
     let views: String = copy.query_row(views, [], |row| row.get(0)).unwrap();
-    assert_eq!(
-        views, "paid orders,shown,names",
-        "agents can read long values and odd text"
-    );
+    assert_eq!(views, "paid orders,names", "agents can read odd text");
 }
 
 /// A count that no database has ends when nothing new is drawn, and says how far it is.

@@ -226,6 +226,11 @@ impl Evaluator {
         self.changed.notify_all();
     }
 
+    /// Notes that an actor has joined, as [`crate::scheduler::Scheduler::joined`].
+    pub(crate) fn joined(&self, actor_id: &str) {
+        self.lock().leases.forgive(actor_id);
+    }
+
     /// Hands out a part again whose episodes are refused. Returns whether the actor was given it.
     pub(crate) fn refuse(&self, now: Duration, head: &PartHead) -> bool {
         let mut state = self.lock();

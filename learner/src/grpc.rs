@@ -182,6 +182,7 @@ impl proto::v1::learner_server::Learner for Learner {
         self.check_identity(actor_id, identity.as_ref())?;
         tracing::info!(actor_id, "actor joined");
         self.context.has_been_joined.store(true, Ordering::Relaxed);
+        self.context.evaluator.joined(actor_id);
         self.context.intake.joined(actor_id);
         let now = self.context.now();
         self.context

@@ -380,8 +380,8 @@ impl Scheduler {
         was_given
     }
 
-    /// Gives an actor that joins, so that it lives, the chances of the others: its leases may have
-    /// expired because its process ended.
+    /// Notes that an actor joins. It no longer counts as late: its leases may have expired because
+    /// its process ended.
     pub fn joined(&mut self, actor_id: &str) {
         self.leases.forgive(actor_id);
     }

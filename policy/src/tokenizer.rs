@@ -38,12 +38,14 @@ impl Tokenizer {
     /// # Errors
     /// [`PolicyError::File`] if it is not a tokenizer.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        bounds::check(bytes).map_err(|reason| PolicyError::file(FILE, reason))?;
+        let refused = |reason: String| PolicyError::file(FILE, reason);
+        bounds::check_nesting(bytes).map_err(refused)?;
         // The library panics where a part that it has parsed once does not parse again.
         let read = catch_unwind(|| HfTokenizer::from_bytes(bytes).map_err(|it| it.to_string()));
         let read = read.unwrap_or_else(|_| Err("a part of it is damaged".to_owned()));
         let mut inner =
             read.map_err(|error| PolicyError::file(FILE, format!("not a tokenizer: {error}")))?;
+        bounds::check_growth(&inner).map_err(refused)?;
         // Some files carry the padding, the truncation and the dropout of a training pipeline; here
         // every text is encoded whole and alone, to the same tokens each time.
         if let ModelWrapper::BPE(model) = inner.get_model()
@@ -186,6 +188,10 @@ mod tests {
         let refusal = with("normalizer", all).unwrap_err().to_string();
         assert!(refusal.contains("tokenizer.json: normalizer"), "{refusal}");
         with("normalizer", twice).unwrap();
+        // The library reads steps without a type as well.
+        let plain = json!({"pattern": {"String": "\n"}, "content": "\n\n"});
+        let all = json!({"type": "Sequence", "normalizers": vec![plain; 36]});
+        with("normalizer", all).unwrap_err();
     }
 
     #[test]

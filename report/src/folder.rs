@@ -149,6 +149,12 @@ impl RunFolder {
         self.append(TRANSCRIPTS, transcript)
     }
 
+    /// Returns whether a run has begun here, of which these are the records. At first it has only
+    /// its lock.
+    pub fn is_of_run(&self, records: &RunRecords) -> bool {
+        !records.is_empty() || self.path.join(LOCK).exists()
+    }
+
     /// Reads all records. A missing file counts as empty.
     ///
     /// # Errors

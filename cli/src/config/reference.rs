@@ -30,8 +30,8 @@ This page is made from the doc comments of the settings: `sqlenv settings > docs
 A setting is given in a TOML file (`--config FILE`) or on the command line (`--set NAME=VALUE`).
 Lowest first, the layers are the defaults below, a preset (`--preset`), the file, `--set`, and the
 flags `--seed`, `--data`, `--databases` and `--model`. The variable `SQLENV_DATA` stands for
-`data.dir` where no layer gives it; the images set it to the project's own data. `sqlenv train
---dry-run` prints the result with these comments and checks that its paths exist.
+`data.dir` where no layer gives it; the images for the CPU set it to the project's own data.
+`sqlenv train --dry-run` prints the result with these comments and checks that its paths exist.
 
 Without `--preset` a command has the preset `tiny`, or `model` if a model folder is given, so its
 values differ from the column *default*. The presets are files in `cli/presets/`: `tiny` (GRPO from

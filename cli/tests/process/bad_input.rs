@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::program::sqlenv;
+use crate::program::{serve, sqlenv};
 
 /// Runs the program, expects failure, and returns what it said.
 fn complaint(args: &[&str]) -> String {
@@ -152,6 +152,31 @@ fn an_env_node_that_is_away_is_named() {
             &["http://127.0.0.1:1", "sqlenv env-node"],
         );
     }
+}
+
+/// The questions are those of the data at hand, so the env-node must have them.
+#[test]
+fn an_env_node_with_other_data_is_named_before_anything_is_played() {
+    let node = [
+        "env-node",
+        "--listen",
+        "127.0.0.1:0",
+        "--databases",
+        "zoo_2",
+    ];
+    let (_node, address) = serve(&node);
+    check(
+        &[
+            "eval",
+            "--policy",
+            "random",
+            "--questions",
+            "3",
+            "--env",
+            &address,
+        ],
+        &[&address, "other data", "--data", "--databases"],
+    );
 }
 
 #[test]

@@ -176,8 +176,8 @@ fn read_rows(
     rows.collect()
 }
 
-/// Bytes of a value that are kept. Questions ask about no column with longer texts or with BLOBs, and
-/// the rows of such a table would not fit into memory.
+/// Bytes of a value that are kept. Questions ask about no column with longer texts or with BLOBs,
+/// and the rows of such a table would not fit into memory.
 const MOST_VALUE_BYTES: usize = 1_024;
 
 fn value(cell: ValueRef<'_>) -> SqlValue {

@@ -110,6 +110,33 @@ fn wrong_values_are_caught() {
     );
 }
 
+/// The webhook of JobSet refuses other names of rules, and actions behind a feature gate that is
+/// off by default.
+#[test]
+fn the_rules_of_a_failure_policy_are_those_that_jobset_accepts() {
+    for overlay in overlays() {
+        let Some(documents) = render(&overlay) else {
+            return;
+        };
+        let is_jobset = |it: &&Value| it["kind"] == "JobSet";
+        for rule in documents
+            .iter()
+            .filter(is_jobset)
+            .flat_map(|it| it["spec"]["failurePolicy"]["rules"].as_array().unwrap())
+        {
+            let (name, action) = (rule["name"].as_str(), rule["action"].as_str());
+            let (name, action) = (name.unwrap_or_default(), action.unwrap_or_default());
+            let is_part = |c: char| c.is_ascii_alphanumeric() || "_,:".contains(c);
+            let is_accepted = name.starts_with(|c: char| c.is_ascii_alphabetic())
+                && name.chars().all(is_part)
+                && !name.ends_with([',', ':']);
+            assert!(is_accepted, "{}: {name}", overlay.display());
+            let is_gated = action.starts_with("RestartJob") && !action.starts_with("RestartJobSet");
+            assert!(!is_gated, "{}: {action}", overlay.display());
+        }
+    }
+}
+
 #[test]
 fn a_kind_without_a_schema_is_caught() {
     let unknown = json!({"apiVersion": "v9", "kind": "Thing", "metadata": {"name": "a"}});

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a call past its deadline is dropped, and its queued SQL with it. A call beyond the
 //! limit is refused before any of its body is read; one whose body exceeds the budget, as soon as
-//! it does. A response that its peer does not read counts until it is sent. A socket counts until it
-//! is open. Health checks and reflection have a budget of their own.
+//! it does. A response that its peer does not read counts until it is sent. A socket counts until
+//! it is open. Health checks and reflection have limits of their own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,19 +27,22 @@ use crate::{
 /// The header with a caller's deadline.
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 
-/// The largest body of a health check, or of a stream of reflection.
-const PROBE_BYTES: usize = 1 << 14;
-/// Bytes of all such bodies at once.
-const PROBE_BYTES_IN_FLIGHT: usize = 1 << 22;
+/// The methods of gRPC's health checks, and the largest body of one.
+const HEALTH: &str = "/grpc.health.v1.Health/";
+const HEALTH_BYTES: usize = 1 << 10;
+/// The largest body of a stream of reflection, and the bytes of all of them at once.
+const REFLECTION_BYTES: usize = 1 << 14;
+const REFLECTION_BYTES_IN_FLIGHT: usize = 1 << 22;
 
 /// Limits on calls. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct CallLimits {
     permits: Arc<Semaphore>,
     bodies: BodyBudget,
-    unread: UnreadBudget,
-    /// The bodies of health checks and of reflection, which are answered under any load.
-    probes: BodyBudget,
+    /// The bodies of reflection.
+    reflection: BodyBudget,
+    /// The bodies of health checks, which are answered under any load.
+    health: BodyBudget,
     max_duration: Duration,
 }
 
@@ -55,8 +58,8 @@ impl CallLimits {
         Self {
             permits: Arc::new(Semaphore::new(config.max_calls_in_flight)),
             bodies: BodyBudget::new(config.max_body_bytes_in_flight),
-            unread: UnreadBudget::new(config.max_body_bytes_in_flight),
-            probes: BodyBudget::new(PROBE_BYTES_IN_FLIGHT),
+            reflection: BodyBudget::new(REFLECTION_BYTES_IN_FLIGHT),
+            health: BodyBudget::new(Semaphore::MAX_PERMITS),
             max_duration: seconds(config.max_call_seconds),
         }
     }
@@ -87,20 +90,33 @@ impl CallLimits {
                 "the calls in flight hold too many bytes",
             ));
         }
-        let response = response.map_err(|_| CallRejection::DeadlineExceeded)?;
-        Ok(response.map(|body| Body::new(self.unread.count(body))))
+        response.map_err(|_| CallRejection::DeadlineExceeded)
     }
 
     /// Answers a health check or reflection.
     async fn probe(&self, request: Request, next: Next) -> Response {
         let (parts, body) = request.into_parts();
+        let (budget, max_bytes) = match parts.uri.path().starts_with(HEALTH) {
+            true => (&self.health, HEALTH_BYTES),
+            false => (&self.reflection, REFLECTION_BYTES),
+        };
         let limits = BodyLimits {
-            max_bytes: PROBE_BYTES,
+            max_bytes,
             timeout: None,
         };
-        let (body, _reservation) = self.probes.meter(body, limits);
+        let (body, _reservation) = budget.meter(body, limits);
         next.run(Request::from_parts(parts, Body::new(body))).await
     }
+}
+
+/// Counts the bytes of a response until they are sent.
+pub(super) async fn count_unread(
+    State(budget): State<UnreadBudget>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let response = next.run(request).await;
+    response.map(|body| Body::new(budget.count(body)))
 }
 
 /// Runs a gRPC call within its deadline.

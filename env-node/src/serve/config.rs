@@ -47,8 +47,8 @@ pub struct ServerConfig {
     pub max_calls_in_flight: usize,
     /// Bytes of all request bodies at once, and as many of all responses that peers have not read
     /// yet. A call whose body exceeds what is left is refused in the same way, and a response that
-    /// does is cut. At least `max_request_bytes` and `openenv.message_bytes`. Messages on sockets do
-    /// not count.
+    /// does is cut. At least `max_request_bytes` and `openenv.message_bytes`. Messages on sockets
+    /// do not count.
     #[default(256 << 20)]
     pub max_body_bytes_in_flight: usize,
     /// Bytes of a gRPC request: the argument, and a token, which holds the history. The default

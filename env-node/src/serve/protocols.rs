@@ -13,8 +13,8 @@ use axum::{
     routing::any,
 };
 use hyper::body::Incoming;
-use proto::BearerToken;
 use proto::v1::{FILE_DESCRIPTOR_SET, env_server};
+use proto::{BearerToken, serve::UnreadBudget};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{self, Health, HealthServer};
 use tonic_web::GrpcWebLayer;
@@ -23,7 +23,7 @@ use tracing::Instrument as _;
 
 use super::{
     auth,
-    call_limits::{self, CallLimits},
+    call_limits::{self, CallLimits, count_unread},
     config::ServerConfig,
     cors::{self, AllowedOrigins},
     refusals,
@@ -66,6 +66,10 @@ impl Protocols {
         grpc = grpc.layer(GrpcWebLayer::new());
         grpc = grpc.layer(from_fn_with_state(origins.clone(), cors::share));
         http = http.layer(from_fn_with_state(origins, cors::share));
+        // Around gRPC-Web, which may write a response anew.
+        let unread = UnreadBudget::new(config.max_body_bytes_in_flight);
+        grpc = grpc.layer(from_fn_with_state(unread.clone(), count_unread));
+        http = http.layer(from_fn_with_state(unread, count_unread));
         grpc = grpc.layer(from_fn(traced));
         // The outermost layer, so that the refusals of all layers count.
         grpc = grpc.layer(from_fn_with_state("grpc", refusals::count));

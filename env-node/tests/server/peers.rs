@@ -2,12 +2,14 @@
 
 use env::EnvSettings;
 use env_node::{EnvNodeSettings, OpenEnvConfig, ServerConfig};
-use prost::Message as _;
 use proto::v1::ListQuestionsRequest;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
+};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_request::MessageRequest,
 };
 
 use crate::{
@@ -146,12 +148,12 @@ async fn a_peer_that_does_not_read_loses_its_stream() {
     served.assert_well().await;
 }
 
-/// A peer that asks for much and reads none of it holds no more than the budget, and returns it when
-/// it goes.
+/// A peer that asks for much and reads none of it holds no more than the budget, and returns it
+/// when it goes.
 #[tokio::test]
 async fn unread_responses_beyond_the_budget_are_cut() {
-    const CALLS: u32 = 400;
-    let small = 1 << 17;
+    const CALLS: u32 = 500;
+    let small = 1 << 20;
     let env = EnvSettings {
         argument_bytes: 1 << 10,
         ..EnvSettings::default()
@@ -169,23 +171,23 @@ async fn unread_responses_beyond_the_budget_are_cut() {
         ..EnvNodeSettings::default()
     };
     let served = Served::start_with(env, env_node).await;
-    let mut client = served.client();
-    let list = client.list_questions(ListQuestionsRequest::default());
-    let reply = list.await.unwrap().into_inner().encoded_len();
-    assert!(reply * CALLS as usize > small, "{reply} bytes");
-
     let mut stream = raw::connect(served.address).await;
     let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     let mut calls = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &no_window].concat();
-    let headers = grpc_headers("/sqlenv.v1.Env/ListQuestions");
-    let body = grpc_frame(&ListQuestionsRequest::default());
+    // The longest reply to a short request: the description of the service, of some 10 kB.
+    let headers = grpc_headers("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+    let body = grpc_frame(&ServerReflectionRequest {
+        message_request: Some(MessageRequest::FileContainingSymbol(
+            "sqlenv.v1.Env".to_owned(),
+        )),
+        ..ServerReflectionRequest::default()
+    });
     for id in (0..CALLS).map(|call| 2 * call + 1) {
         calls.extend(frame(HEADERS, END_HEADERS, id, &headers));
         calls.extend(frame(0, END_STREAM, id, &body));
     }
     stream.write_all(&calls).await.unwrap();
     raw::frame_of(&mut stream, RESET_STREAM).await;
-    served.assert_well().await;
     drop(stream);
     let list = async || {
         let mut client = served.client();

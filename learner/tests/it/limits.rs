@@ -20,6 +20,7 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RESET_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
+const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
@@ -183,7 +184,11 @@ async fn requests_beyond_the_budget_are_refused() {
         for _ in 0..HELD / FRAME_BYTES {
             begun.extend(frame(DATA, 0, 1, &[0; FRAME_BYTES]));
         }
+        begun.extend(frame(PING, 0, 0, &[0; 8]));
         stream.write_all(&begun).await.unwrap();
+        // The answer comes when the learner has all bytes. A request that took what they need would
+        // have a holder refused.
+        raw::frame_of(&mut stream, PING).await;
         holders.push(stream);
     }
     let mut client = client(&served);

@@ -1,81 +1,106 @@
 //! Bounds for tokenizers of unknown origin: reading one takes little stack, and text grows little
 //! when it is encoded or decoded.
 
-use serde::Deserialize;
 use serde_json::Value;
+use tokenizers::Tokenizer as HfTokenizer;
 
 /// The deepest nesting of a tokenizer's JSON. Those of Qwen, Llama and SmolLM have 7 levels, and
 /// reading takes stack in proportion, and time that doubles with each level.
 const MOST_NESTING: usize = 16;
-/// How many times as long the replacements of a part may make a text. A blank that becomes U+2581
-/// grows three times.
+/// How many times as long the steps of a part may make a text. A blank that becomes U+2581 grows
+/// three times.
 const MOST_GROWTH: usize = 64;
 
-/// The parts of a tokenizer that change text.
-#[derive(Deserialize)]
-struct TextParts {
-    #[serde(default)]
-    normalizer: Value,
-    #[serde(default)]
-    pre_tokenizer: Value,
-    #[serde(default)]
-    decoder: Value,
-}
-
-/// Checks the bytes of a `tokenizer.json` before the library reads them. What is no JSON is left to
-/// the library.
+/// Checks the bytes of a `tokenizer.json` before the library reads them.
 ///
 /// # Errors
-/// The reason why it is refused.
-pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
+/// The reason why they are refused.
+pub(super) fn check_nesting(bytes: &[u8]) -> Result<(), String> {
     if nesting(bytes) > MOST_NESTING {
         return Err(format!(
             "nests deeper than {MOST_NESTING} levels, which no tokenizer does; use the tokenizer \
              of the model"
         ));
     }
-    let Ok(parts) = serde_json::from_slice::<TextParts>(bytes) else {
-        return Ok(());
-    };
+    Ok(())
+}
+
+/// Checks how much longer the parts of a tokenizer may make a text. They are taken from the library
+/// as it read them, since a file may spell them in several ways.
+///
+/// # Errors
+/// The reason why the tokenizer is refused.
+pub(super) fn check_growth(tokenizer: &HfTokenizer) -> Result<(), String> {
     for (name, part) in [
-        ("normalizer", &parts.normalizer),
-        ("pre_tokenizer", &parts.pre_tokenizer),
-        ("decoder", &parts.decoder),
+        (
+            "normalizer",
+            serde_json::to_value(tokenizer.get_normalizer()),
+        ),
+        (
+            "pre_tokenizer",
+            serde_json::to_value(tokenizer.get_pre_tokenizer()),
+        ),
+        ("decoder", serde_json::to_value(tokenizer.get_decoder())),
     ] {
-        if growth(part) > MOST_GROWTH {
+        let part = part.map_err(|error| format!("{name}: {error}"))?;
+        if growth(&part) > MOST_GROWTH {
             return Err(format!(
-                "{name}: its replacements make a text more than {MOST_GROWTH} times as long; use \
-                 the tokenizer of the model"
+                "{name}: its steps make a text more than {MOST_GROWTH} times as long; use the \
+                 tokenizer of the model"
             ));
         }
     }
     Ok(())
 }
 
-/// Returns how many times as long the replacements in a part may make a text, one after the other.
+/// Returns how many times as long the steps of a part may make a text, one after the other.
 fn growth(part: &Value) -> usize {
     let inner = match part {
         Value::Array(items) => items.iter().fold(1, times),
         Value::Object(fields) => fields.values().fold(1, times),
         _ => return 1,
     };
-    inner.saturating_mul(replacement_growth(part))
+    inner.saturating_mul(growth_of_step(part))
 }
 
 fn times(product: usize, part: &Value) -> usize {
     product.saturating_mul(growth(part))
 }
 
-/// The same for one replacement. A regular expression may match the empty text before each
-/// character.
-fn replacement_growth(part: &Value) -> usize {
-    if part["type"] != "Replace" {
-        return 1;
+/// The same for one step. An empty text is found before each character.
+fn growth_of_step(step: &Value) -> usize {
+    const EMPTY_IS_REPLACED: usize = 3;
+    let is_empty = |field: &str| step[field].as_str() == Some("");
+    match step["type"].as_str() {
+        Some("Replace") => replacement_growth(step),
+        // A byte becomes a character of up to two bytes.
+        Some("ByteLevel") => 2,
+        // A map of characters to texts. Those of SentencePiece follow NFKC.
+        Some("Precompiled") => 8,
+        Some("BPEDecoder") if is_empty("suffix") => EMPTY_IS_REPLACED,
+        Some("CTC") if is_empty("word_delimiter_token") => EMPTY_IS_REPLACED,
+        _ => 1,
     }
-    let content = part["content"].as_str().map_or(0, str::len);
-    match part["pattern"]["String"].as_str() {
-        Some(pattern) if !pattern.is_empty() => content.div_ceil(pattern.len()).max(1),
-        _ => content + 1,
+}
+
+fn replacement_growth(step: &Value) -> usize {
+    let content = step["content"].as_str().map_or(0, str::len);
+    if let Some(pattern) = step["pattern"]["String"]
+        .as_str()
+        .filter(|it| !it.is_empty())
+    {
+        return content.div_ceil(pattern.len()).max(1);
+    }
+    let regex = step["pattern"]["Regex"].as_str().unwrap_or_default();
+    // These may match the empty text.
+    let may_be_empty = regex.is_empty()
+        || regex.contains(['*', '?', '|', '^', '$'])
+        || regex.contains("{0")
+        || regex.contains("{,")
+        || regex.contains("\\");
+    match may_be_empty {
+        true => content + 1,
+        false => content.max(1),
     }
 }
 
@@ -107,6 +132,8 @@ fn nesting(json: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -115,16 +142,41 @@ mod tests {
     }
 
     #[test]
-    fn replacements_multiply() {
-        let replace = |pattern: Value, content: &str| serde_json::json!({"type": "Replace", "pattern": pattern, "content": content});
-        let blank = replace(serde_json::json!({"String": " "}), "\u{2581}");
-        let quote = replace(serde_json::json!({"String": "``"}), "\"");
-        let letters = replace(serde_json::json!({"Regex": "a?"}), "bcd");
-        assert_eq!(growth(&blank), 3);
-        assert_eq!(growth(&quote), 1);
-        assert_eq!(growth(&letters), 4);
-        let all = serde_json::json!({"type": "Sequence", "normalizers": [blank, quote, letters]});
-        assert_eq!(growth(&all), 12);
-        assert_eq!(growth(&Value::Null), 1);
+    fn steps_multiply() {
+        let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
+        let blank = replace(json!({"String": " "}), "\u{2581}");
+        let quote = replace(json!({"String": "``"}), "\"");
+        let letters = replace(json!({"Regex": "a?"}), "bcd");
+        let blanks = replace(json!({"Regex": " {2,}"}), "\u{2581}");
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false});
+        for (step, expected) in [
+            (&blank, 3),
+            (&quote, 1),
+            (&letters, 4),
+            (&blanks, 3),
+            (&replace(json!({"String": ""}), ""), 1),
+            (&bytes, 2),
+            (&json!({"type": "BPEDecoder", "suffix": ""}), 3),
+            (&json!({"type": "BPEDecoder", "suffix": "</w>"}), 1),
+            (
+                &json!({"type": "Precompiled", "precompiled_charsmap": ""}),
+                8,
+            ),
+            (&Value::Null, 1),
+        ] {
+            assert_eq!(growth(step), expected, "{step}");
+        }
+        let all = json!({"type": "Sequence", "normalizers": [blank, quote, letters, bytes]});
+        assert_eq!(growth(&all), 24);
+    }
+
+    /// T5's and XLM-R's normalizer.
+    #[test]
+    fn the_parts_of_known_tokenizers_are_within_the_bound() {
+        let sentencepiece = json!({"type": "Sequence", "normalizers": [
+            {"type": "Precompiled", "precompiled_charsmap": ""},
+            {"type": "Strip", "strip_left": false, "strip_right": true},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u{2581}"}]});
+        assert!(growth(&sentencepiece) <= MOST_GROWTH);
     }
 }

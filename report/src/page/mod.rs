@@ -32,11 +32,12 @@ pub(crate) const STYLE: &str = include_str!("style.css");
 /// Writes `report.html` into the run folder and returns its path.
 ///
 /// # Errors
-/// The folder is missing or that of no run, a file in it cannot be read, or the report cannot be written.
+/// The folder is missing or that of no run, a file in it cannot be read, or the report cannot be
+/// written.
 pub fn write(run_dir: &Path) -> Result<PathBuf, ReportError> {
     let folder = RunFolder::new(run_dir);
     let records = folder.read()?;
-    if records.is_empty() {
+    if !folder.is_of_run(&records) {
         return Err(ReportError::NotARun(run_dir.to_owned()));
     }
     folder.write_report(&render(&records))
