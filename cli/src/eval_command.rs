@@ -25,15 +25,8 @@ use crate::{
 
 /// Evaluates and prints the result.
 pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
-    ensure!(
-        args.questions != Some(0),
-        "--questions is 0; give 1 or more, or leave it out"
-    );
+    check(args)?;
     let config = settings(args, progress)?;
-    let outputs = args.json.iter().chain(&args.transcripts);
-    outputs
-        .into_iter()
-        .try_for_each(|path| out_file::check(path))?;
     let model = model(args.policy, &config)?;
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {
@@ -85,6 +78,16 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     }
     stdout::print(summary(&evaluation))?;
     report_failures(&evaluation, &episodes, progress)
+}
+
+/// Checks what would be found only after the work.
+fn check(args: &EvalArgs) -> Result<()> {
+    ensure!(
+        args.questions != Some(0),
+        "--questions is 0; give 1 or more, or leave it out"
+    );
+    let mut outputs = args.json.iter().chain(&args.transcripts);
+    outputs.try_for_each(|path| out_file::check(path))
 }
 
 /// Opens the model to evaluate. Scripted policies use only its chat template.

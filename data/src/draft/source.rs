@@ -185,8 +185,9 @@ fn value(cell: ValueRef<'_>) -> SqlValue {
     match cell {
         ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
             Ok(text) => {
-                let end = text.floor_char_boundary(MOST_VALUE_BYTES);
-                SqlValue::Text(text[..end].to_owned())
+                let most = text.len().min(MOST_VALUE_BYTES);
+                let end = (0..=most).rev().find(|&at| text.is_char_boundary(at));
+                SqlValue::Text(text[..end.unwrap_or(0)].to_owned())
             }
             Err(_) => SqlValue::Blob(kept(bytes)),
         },
