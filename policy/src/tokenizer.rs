@@ -40,12 +40,15 @@ impl Tokenizer {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let refused = |reason: String| PolicyError::file(FILE, reason);
         bounds::check_nesting(bytes).map_err(refused)?;
+        let read = catch_unwind(|| serde_json::from_slice::<bounds::TextParts>(bytes));
+        let parts = read.unwrap_or_else(|_| Err(serde::de::Error::custom("a part is damaged")));
+        let parts = parts.map_err(|error| refused(format!("not a tokenizer: {error}")))?;
+        bounds::check_growth(&parts).map_err(refused)?;
         // The library panics where a part that it has parsed once does not parse again.
         let read = catch_unwind(|| HfTokenizer::from_bytes(bytes).map_err(|it| it.to_string()));
         let read = read.unwrap_or_else(|_| Err("a part of it is damaged".to_owned()));
         let mut inner =
             read.map_err(|error| PolicyError::file(FILE, format!("not a tokenizer: {error}")))?;
-        bounds::check_growth(&inner).map_err(refused)?;
         // Some files carry the padding, the truncation and the dropout of a training pipeline; here
         // every text is encoded whole and alone, to the same tokens each time.
         if let ModelWrapper::BPE(model) = inner.get_model()
@@ -187,11 +190,22 @@ mod tests {
         let all = json!({"type": "Sequence", "normalizers": vec![twice.clone(); 36]});
         let refusal = with("normalizer", all).unwrap_err().to_string();
         assert!(refusal.contains("tokenizer.json: normalizer"), "{refusal}");
-        with("normalizer", twice).unwrap();
+        with("normalizer", twice.clone()).unwrap();
         // The library reads steps without a type as well.
         let plain = json!({"pattern": {"String": "\n"}, "content": "\n\n"});
         let all = json!({"type": "Sequence", "normalizers": vec![plain; 36]});
         with("normalizer", all).unwrap_err();
+        // It normalizes added tokens while it reads them.
+        let files = crate::tiny::files();
+        let (_, bytes) = files.iter().find(|(name, _)| name == FILE).unwrap();
+        let mut json: Value = serde_json::from_slice(bytes).unwrap();
+        json["normalizer"] = json!({"type": "Sequence", "normalizers": vec![twice; 36]});
+        let mut added = json["added_tokens"][0].clone();
+        added["id"] = json!(json["model"]["vocab"].as_object().unwrap().len() + 100);
+        added["content"] = json!("\n");
+        added["normalized"] = json!(true);
+        json["added_tokens"].as_array_mut().unwrap().push(added);
+        Tokenizer::from_bytes(json.to_string().as_bytes()).unwrap_err();
     }
 
     #[test]

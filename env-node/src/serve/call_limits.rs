@@ -29,6 +29,7 @@ const GRPC_TIMEOUT: &str = "grpc-timeout";
 
 /// The methods of gRPC's health checks, and the largest body of one.
 const HEALTH: &str = "/grpc.health.v1.Health/";
+const HTTP_HEALTH: &str = "/health";
 const HEALTH_BYTES: usize = 1 << 10;
 /// The largest body of a stream of reflection, and the bytes of all of them at once.
 const REFLECTION_BYTES: usize = 1 << 14;
@@ -109,12 +110,16 @@ impl CallLimits {
     }
 }
 
-/// Counts the bytes of a response until they are sent.
+/// Counts the bytes of a response until they are sent, except those of health checks.
 pub(super) async fn count_unread(
     State(budget): State<UnreadBudget>,
     request: Request,
     next: Next,
 ) -> Response {
+    let path = request.uri().path();
+    if path.starts_with(HEALTH) || path == HTTP_HEALTH {
+        return next.run(request).await;
+    }
     let response = next.run(request).await;
     response.map(|body| Body::new(budget.count(body)))
 }
@@ -155,7 +160,7 @@ pub(super) async fn http(
     request: Request,
     next: Next,
 ) -> Response {
-    if request.uri().path() == "/health" {
+    if request.uri().path() == HTTP_HEALTH {
         return next.run(request).await;
     }
     let (status, detail) = match limits.run(limits.max_duration, request, next).await {

@@ -186,8 +186,8 @@ async fn requests_beyond_the_budget_are_refused() {
         }
         begun.extend(frame(PING, 0, 0, &[0; 8]));
         stream.write_all(&begun).await.unwrap();
-        // The answer comes when the learner has all bytes. A request that took what they need would
-        // have a holder refused.
+        // The answer comes when the learner's connection has read all bytes. A request that took
+        // what they need would have a holder refused.
         raw::frame_of(&mut stream, PING).await;
         holders.push(stream);
     }

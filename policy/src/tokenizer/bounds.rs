@@ -1,8 +1,9 @@
 //! Bounds for tokenizers of unknown origin: reading one takes little stack, and text grows little
 //! when it is encoded or decoded.
 
+use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::Tokenizer as HfTokenizer;
+use tokenizers::{DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
 /// The deepest nesting of a tokenizer's JSON. Those of Qwen, Llama and SmolLM have 7 levels, and
 /// reading takes stack in proportion, and time that doubles with each level.
@@ -25,22 +26,28 @@ pub(super) fn check_nesting(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks how much longer the parts of a tokenizer may make a text. They are taken from the library
-/// as it read them, since a file may spell them in several ways.
+/// The parts of a tokenizer that change text, as the library reads them: a file may spell them in
+/// several ways.
+#[derive(Deserialize)]
+pub(super) struct TextParts {
+    #[serde(default)]
+    normalizer: Option<NormalizerWrapper>,
+    #[serde(default)]
+    pre_tokenizer: Option<PreTokenizerWrapper>,
+    #[serde(default)]
+    decoder: Option<DecoderWrapper>,
+}
+
+/// Checks how much longer the parts of a tokenizer may make a text. They are read alone: the
+/// library normalizes added tokens while it reads the whole.
 ///
 /// # Errors
 /// The reason why the tokenizer is refused.
-pub(super) fn check_growth(tokenizer: &HfTokenizer) -> Result<(), String> {
+pub(super) fn check_growth(parts: &TextParts) -> Result<(), String> {
     for (name, part) in [
-        (
-            "normalizer",
-            serde_json::to_value(tokenizer.get_normalizer()),
-        ),
-        (
-            "pre_tokenizer",
-            serde_json::to_value(tokenizer.get_pre_tokenizer()),
-        ),
-        ("decoder", serde_json::to_value(tokenizer.get_decoder())),
+        ("normalizer", serde_json::to_value(&parts.normalizer)),
+        ("pre_tokenizer", serde_json::to_value(&parts.pre_tokenizer)),
+        ("decoder", serde_json::to_value(&parts.decoder)),
     ] {
         let part = part.map_err(|error| format!("{name}: {error}"))?;
         if growth(&part) > MOST_GROWTH {
@@ -92,16 +99,22 @@ fn replacement_growth(step: &Value) -> usize {
         return content.div_ceil(pattern.len()).max(1);
     }
     let regex = step["pattern"]["Regex"].as_str().unwrap_or_default();
-    // These may match the empty text.
-    let may_be_empty = regex.is_empty()
-        || regex.contains(['*', '?', '|', '^', '$'])
-        || regex.contains("{0")
-        || regex.contains("{,")
-        || regex.contains("\\");
-    match may_be_empty {
-        true => content + 1,
-        false => content.max(1),
+    match matches_text(regex) {
+        true => content.max(1),
+        false => content + 1,
     }
+}
+
+/// Returns whether a regular expression plainly matches no empty text: characters that mean
+/// themselves, the last of them perhaps repeated, such as ` {2,}`.
+fn matches_text(regex: &str) -> bool {
+    let repeated = regex.split_once('{');
+    let text = match repeated {
+        Some((text, times)) if times.starts_with(|c: char| ('1'..='9').contains(&c)) => text,
+        Some(_) => return false,
+        None => regex.strip_suffix('+').unwrap_or(regex),
+    };
+    !text.is_empty() && !text.contains(r"\^$.|?*+()[]{}".chars().collect::<Vec<_>>().as_slice())
 }
 
 /// Returns how deep the arrays and objects of a JSON text nest.
@@ -154,6 +167,8 @@ mod tests {
             (&quote, 1),
             (&letters, 4),
             (&blanks, 3),
+            (&replace(json!({"Regex": "()"}), "a"), 2),
+            (&replace(json!({"Regex": "a{0,1}"}), "a"), 2),
             (&replace(json!({"String": ""}), ""), 1),
             (&bytes, 2),
             (&json!({"type": "BPEDecoder", "suffix": ""}), 3),
