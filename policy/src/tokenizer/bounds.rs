@@ -108,11 +108,15 @@ fn replacement_growth(step: &Value) -> usize {
 /// Returns whether a regular expression plainly matches no empty text: characters that mean
 /// themselves, the last of them perhaps repeated, such as ` {2,}`.
 fn matches_text(regex: &str) -> bool {
-    let repeated = regex.split_once('{');
+    let is_positive = |times: &str| {
+        let digits_and_commas = |c: char| c.is_ascii_digit() || c == ',';
+        times.starts_with(|c: char| ('1'..='9').contains(&c))
+            && times.chars().all(digits_and_commas)
+    };
+    let repeated = regex.strip_suffix('}').and_then(|it| it.split_once('{'));
     let text = match repeated {
-        Some((text, times)) if times.starts_with(|c: char| ('1'..='9').contains(&c)) => text,
-        Some(_) => return false,
-        None => regex.strip_suffix('+').unwrap_or(regex),
+        Some((text, times)) if is_positive(times) => text,
+        _ => regex.strip_suffix('+').unwrap_or(regex),
     };
     !text.is_empty() && !text.contains(r"\^$.|?*+()[]{}".chars().collect::<Vec<_>>().as_slice())
 }
@@ -168,6 +172,8 @@ mod tests {
             (&letters, 4),
             (&blanks, 3),
             (&replace(json!({"Regex": "()"}), "a"), 2),
+            (&replace(json!({"Regex": "a{1}|"}), "a"), 2),
+            (&replace(json!({"Regex": "a{1}|b{1}"}), "a"), 2),
             (&replace(json!({"Regex": "a{0,1}"}), "a"), 2),
             (&replace(json!({"String": ""}), ""), 1),
             (&bytes, 2),
