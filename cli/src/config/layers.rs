@@ -49,7 +49,7 @@ const REMOVED: [(&str, &str); 12] = [
     ("warm_start.demonstrators.threads", "use threads"),
 ];
 
-/// The variable that names a folder of data, as the images set it.
+/// The variable that names a folder of data, as the images for the CPU set it.
 const DATA_VARIABLE: &str = "SQLENV_DATA";
 
 /// Merges the preset, the file, `--set` and the flags into one table.
