@@ -123,7 +123,7 @@ impl Sampler {
         settings: &EngineSettings,
     ) -> Result<Self, ActorError> {
         let (device, dtype) = (decoder.device(), decoder.dtype());
-        let token_bytes = KvCache::token_bytes(decoder.config(), device, dtype);
+        let token_bytes = KvCache::token_bytes(decoder.config(), dtype);
         let free_bytes = policy::free_memory(device);
         let slots = settings.affordable_slots(token_bytes * context_tokens, free_bytes);
         Ok(Self {

@@ -3,7 +3,7 @@
 //!
 //! `CANDLE_NUM_THREADS=1 cargo run --release -p policy --example kernel_speed` prints the speed of
 //! one core. Without the variable, candle's additions of large tensors wait for its own pool of
-//! threads.
+//! threads. An argument selects a part: `products`, `training` or `attention`.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -18,18 +18,25 @@ use policy::{PackedRow, Result};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> Result<()> {
-    for set in InstructionSet::available() {
-        if set != InstructionSet::Portable {
-            with_instruction_set(set, || products(set)).transpose()?;
+    let selected = std::env::args().nth(1);
+    let is_selected = |part: &str| selected.as_ref().is_none_or(|selected| selected == part);
+    if is_selected("products") {
+        for set in InstructionSet::available() {
+            if set != InstructionSet::Portable {
+                with_instruction_set(set, || products(set)).transpose()?;
+            }
         }
     }
-    training_products(Backend::CpuF32, DType::F32)?;
-    training_products(Backend::CpuBf16, DType::BF16)?;
     for (backend, dtype) in [
         (Backend::CpuF32, DType::F32),
         (Backend::CpuBf16, DType::BF16),
     ] {
-        attention(backend, dtype)?;
+        if is_selected("training") {
+            training_products(backend, dtype)?;
+        }
+        if is_selected("attention") {
+            attention(backend, dtype)?;
+        }
     }
     Ok(())
 }
@@ -104,14 +111,14 @@ fn training_products(backend: Backend, dtype: DType) -> Result<()> {
         let values = |shape| Tensor::rand(-1f32, 1.0, shape, &Device::Cpu)?.to_dtype(dtype);
         let (x, weight, dy) = (values((m, k))?, values((n, k))?, values((m, n))?);
         let weight = backend.training_weight(&weight)?;
-        let speed = |f: &dyn Fn() -> candle_core::Result<Tensor>| -> Result<f64> {
-            Ok(2e-9 * (m * k * n) as f64 / seconds(|| Ok(f().map(drop)?))?)
+        let speed = |f: &dyn Fn() -> candle_core::Result<()>| -> Result<f64> {
+            Ok(2e-9 * (m * k * n) as f64 / seconds(|| Ok(f()?))?)
         };
         println!(
             "  {m:4} x {k} x {n:4}: {:6.1} {:6.1} {:6.1}",
-            speed(&|| backend.linear(&x, &weight))?,
-            speed(&|| backend.linear_input_gradient(&[(&dy, &weight)]))?,
-            speed(&|| backend.linear_weight_gradient(&x, &dy))?,
+            speed(&|| backend.linear(&x, &weight).map(drop))?,
+            speed(&|| backend.linear_input_gradient(&[(&dy, &weight)]).map(drop))?,
+            speed(&|| backend.linear_weight_gradients(&x, &[&dy]).map(drop))?,
         );
     }
     Ok(())

@@ -5,16 +5,16 @@
 //! it from a shorter past. Slots with a common prefix share its pages.
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
-use crate::ops::{AttentionMetadata, Backend, KvPages, TensorPages};
+use crate::ops::{AttentionMetadata, Backend, KvPages, TensorPages, cached_attention};
 use crate::packed_rows::PackedRow;
 use crate::page_tables::PageTables;
 
 /// The KV cache of one decoder.
 pub struct KvCache {
-    backend: Backend,
     layers: CacheLayers,
     tables: PageTables,
     lengths: Vec<usize>,
@@ -23,8 +23,10 @@ pub struct KvCache {
 
 /// The keys and values of all slots, by layer.
 enum CacheLayers {
-    /// For the CPU kernels. Half precision is held widened to f32.
-    Pages(Vec<KvPages>),
+    /// For the CPU kernels in f32.
+    F32(Vec<KvPages<f32>>),
+    /// For the CPU kernels in bf16.
+    Bf16(Vec<KvPages<bf16>>),
     /// For any device.
     Tensors {
         layers: Vec<TensorPages>,
@@ -46,21 +48,24 @@ impl KvCache {
         let (kv_heads, head_dim) = (config.kv_heads, config.head_dim);
         let pages = PageTables::pages(slots, capacity_tokens);
         let numbers = 0..config.layers;
-        let layers = if backend.has_kernels() {
-            CacheLayers::Pages(
-                numbers
-                    .map(|_| KvPages::new(pages, kv_heads, head_dim))
-                    .collect(),
-            )
-        } else {
-            let layer = |_| TensorPages::new(pages, kv_heads, head_dim, device, dtype);
-            CacheLayers::Tensors {
-                layers: numbers.map(layer).collect::<Result<_, _>>()?,
-                metadata: None,
+        let layers = match backend {
+            Backend::CpuF32 => {
+                let layer = |_| KvPages::new(pages, kv_heads, head_dim);
+                CacheLayers::F32(numbers.map(layer).collect())
+            }
+            Backend::CpuBf16 => {
+                let layer = |_| KvPages::new(pages, kv_heads, head_dim);
+                CacheLayers::Bf16(numbers.map(layer).collect())
+            }
+            Backend::TensorOps => {
+                let layer = |_| TensorPages::new(pages, kv_heads, head_dim, device, dtype);
+                CacheLayers::Tensors {
+                    layers: numbers.map(layer).collect::<Result<_, _>>()?,
+                    metadata: None,
+                }
             }
         };
         Ok(Self {
-            backend,
             layers,
             tables: PageTables::new(slots, capacity_tokens),
             lengths: vec![0; slots],
@@ -68,14 +73,10 @@ impl KvCache {
         })
     }
 
-    /// Returns the bytes that one token takes in a cache for weights on a device in a dtype.
-    pub fn token_bytes(config: &DecoderConfig, device: &Device, dtype: DType) -> usize {
+    /// Returns the bytes that one token takes in a cache for weights in a dtype.
+    pub fn token_bytes(config: &DecoderConfig, dtype: DType) -> usize {
         const KEYS_AND_VALUES: usize = 2;
-        let held = match Backend::of(device, dtype).has_kernels() {
-            true => DType::F32,
-            false => dtype,
-        };
-        KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * held.size_in_bytes()
+        KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * dtype.size_in_bytes()
     }
 
     /// Returns the number of slots.
@@ -164,10 +165,13 @@ impl KvCache {
         rows: &[PackedRow],
     ) -> Result<Tensor> {
         Ok(match &mut self.layers {
-            CacheLayers::Pages(layers) => {
+            CacheLayers::F32(layers) => {
                 let table = |slot| self.tables.table(slot);
-                self.backend
-                    .cached_attention([q, k, v], rows, &mut layers[layer], table)?
+                cached_attention([q, k, v], rows, &mut layers[layer], table)?
+            }
+            CacheLayers::Bf16(layers) => {
+                let table = |slot| self.tables.table(slot);
+                cached_attention([q, k, v], rows, &mut layers[layer], table)?
             }
             CacheLayers::Tensors { layers, metadata } => {
                 let metadata = metadata
@@ -182,7 +186,8 @@ impl KvCache {
 impl CacheLayers {
     fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
         match self {
-            Self::Pages(layers) => layers.iter_mut().for_each(|pages| pages.copy(from, to)),
+            Self::F32(layers) => layers.iter_mut().for_each(|pages| pages.copy(from, to)),
+            Self::Bf16(layers) => layers.iter_mut().for_each(|pages| pages.copy(from, to)),
             Self::Tensors { layers, .. } => {
                 layers.iter().try_for_each(|pages| pages.copy(from, to))?;
             }

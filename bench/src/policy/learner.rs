@@ -80,7 +80,10 @@ pub(crate) fn measure_prefixes(
     args: &BenchPolicyArgs,
 ) -> Result<Vec<Throughput>> {
     let row_tokens = args.prefix_tokens + PREFIX_NEW_TOKENS;
-    let config = learner_config(shape, row_tokens, args);
+    let mut config = learner_config(shape, row_tokens, args);
+    // A micro-batch of the default size holds one member of the larger shapes, which shares nothing.
+    let whole_group = args.prefix_tokens + GROUP_SIZE * PREFIX_NEW_TOKENS;
+    config.micro_batch_tokens = config.micro_batch_tokens.max(whole_group);
     let groups = StepGroups {
         kept: vec![Arc::new(prefix_group(model, &config, args.prefix_tokens)?)],
         ..StepGroups::default()

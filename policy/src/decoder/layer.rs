@@ -94,10 +94,10 @@ impl Layer {
             self.attention.forward(&attention_input, inputs, cache)?;
         let residual = (&input + attention_output)?;
         let mlp_input = self.post_attention_norm.forward(&residual, inputs)?;
-        let gate = self.gate.forward(&mlp_input, inputs)?;
-        let up = self.up.forward(&mlp_input, inputs)?;
+        let [gate, up] = projections([&self.gate, &self.up], &mlp_input, inputs)?;
         let mlp_hidden = inputs.backend.swiglu(&gate, &up)?;
-        let output = (&residual + self.down.forward(&mlp_hidden, inputs)?)?;
+        let [mlp_output] = projections([&self.down], &mlp_hidden, inputs)?;
+        let output = (&residual + mlp_output)?;
         let activations = Activations {
             input,
             attention_input,
@@ -192,9 +192,10 @@ impl Attention {
     ) -> Result<(Tensor, AttentionActivations)> {
         let (config, backend) = (inputs.config, inputs.backend);
         let split = |x: Tensor, heads| x.reshape(((), heads, config.head_dim));
-        let mut q = split(self.q.forward(x, inputs)?, config.heads)?;
-        let mut k = split(self.k.forward(x, inputs)?, config.kv_heads)?;
-        let v = split(self.v.forward(x, inputs)?, config.kv_heads)?;
+        let [q, k, v] = projections([&self.q, &self.k, &self.v], x, inputs)?;
+        let mut q = split(q, config.heads)?;
+        let mut k = split(k, config.kv_heads)?;
+        let v = split(v, config.kv_heads)?;
         let mut qk_before_norm = None;
         if let Some((q_norm, k_norm)) = &self.norms {
             let normed = (q_norm.forward(&q, inputs)?, k_norm.forward(&k, inputs)?);
@@ -207,7 +208,7 @@ impl Attention {
             Some((cache, layer)) => cache.attend(layer, [&q, &k, &v], inputs.rows)?,
             None => backend.attention(&q, &k, &v, inputs.rows)?,
         };
-        let output = self.o.forward(&attended, inputs)?;
+        let [output] = projections([&self.o], &attended, inputs)?;
         let activations = AttentionActivations {
             qk_before_norm,
             q,
@@ -303,14 +304,22 @@ impl Projection {
             bias,
         })
     }
+}
 
-    fn forward(&self, x: &Tensor, inputs: &PassInputs<'_>) -> Result<Tensor> {
-        let y = inputs.backend.linear(x, &self.weight)?;
-        Ok(match &self.bias {
-            Some(bias) => y.broadcast_add(bias)?,
-            None => y,
-        })
+/// Runs several projections of the same x.
+fn projections<const N: usize>(
+    projections: [&Projection; N],
+    x: &Tensor,
+    inputs: &PassInputs<'_>,
+) -> Result<[Tensor; N]> {
+    let weights = projections.map(|projection| &projection.weight);
+    let mut outputs = inputs.backend.linears(x, weights)?;
+    for (output, projection) in outputs.iter_mut().zip(projections) {
+        if let Some(bias) = &projection.bias {
+            *output = output.broadcast_add(bias)?;
+        }
     }
+    Ok(outputs)
 }
 
 /// Returns the gradient of an x that several projections read, from those of their outputs, and
@@ -322,14 +331,15 @@ fn projections_backward(
     gradients: &mut Gradients,
 ) -> Result<Tensor> {
     let backend = inputs.backend;
+    if outputs.iter().any(|(p, _)| !p.weight.is_trainable()) {
+        let reason = "a decoder built for sampling has no backward pass";
+        return Err(PolicyError::Usage(reason.to_owned()));
+    }
+    let dys: Vec<&Tensor> = outputs.iter().map(|&(_, dy)| dy).collect();
+    let dweights = backend.linear_weight_gradients(x, &dys)?;
     let mut products = Vec::with_capacity(outputs.len());
-    for (projection, dy) in outputs {
-        if !projection.weight.is_trainable() {
-            let reason = "a decoder built for sampling has no backward pass";
-            return Err(PolicyError::Usage(reason.to_owned()));
-        }
+    for ((projection, dy), dweight) in outputs.iter().zip(dweights) {
         let name = &projection.name;
-        let dweight = backend.linear_weight_gradient(x, dy)?;
         set_gradient(gradients, &format!("{name}.weight"), dweight);
         if projection.bias.is_some() {
             let dbias = backend.bias_gradient(dy)?;

@@ -9,12 +9,13 @@
 
 use candle_core::{D, DType, Device, Result, Shape, Tensor, bail};
 
-use super::attention_kernel::{Backward, BackwardScratch, Forward, Heads, RowHead, Scratch};
+use half::bf16;
+
+use super::attention_kernel::{AttentionValue, Backward, Forward, Heads, RowHead};
 use super::kv_pages::{KvPages, PAGE, PagedSequence};
 use super::paged_attention::attention_in_pages;
-use super::simd::dispatch;
 use super::{
-    Backend, at_least_f32, autograd_backward, check_same_shape, compute_dtype, read, tensor,
+    Backend, at_least_f32, autograd_backward, check_same_shape, compute_dtype, read_values,
 };
 use crate::packed_rows::PackedRow;
 
@@ -29,8 +30,9 @@ impl Backend {
         rows: &[PackedRow],
     ) -> Result<Tensor> {
         match self {
+            Self::CpuF32 => forward::<f32>([q, k, v], rows),
+            Self::CpuBf16 => forward::<bf16>([q, k, v], rows),
             Self::TensorOps => attention_in_pages(q, k, v, rows),
-            _ => self.by_kernel([q, k, v], |inputs| forward(inputs, rows)),
         }
     }
 
@@ -45,39 +47,26 @@ impl Backend {
         dout: &Tensor,
     ) -> Result<[Tensor; 3]> {
         match self {
+            Self::CpuF32 => backward::<f32>([q, k, v, out, dout], rows),
+            Self::CpuBf16 => backward::<bf16>([q, k, v, out, dout], rows),
             Self::TensorOps => autograd_backward([q, k, v], dout, |[q, k, v]| {
                 attention_in_pages(q, k, v, rows)
             }),
-            _ => self.by_kernels([q, k, v, out, dout], |inputs| backward(inputs, rows)),
         }
-    }
-
-    /// Appends the new keys and values to the cached sequences and attends to them by kernels.
-    /// `table` gives the block table of a slot.
-    pub(crate) fn cached_attention<'a>(
-        self,
-        [q, k, v]: [&Tensor; 3],
-        rows: &[PackedRow],
-        pages: &mut KvPages,
-        table: impl Fn(usize) -> &'a [u32],
-    ) -> Result<Tensor> {
-        self.by_kernel([q, k, v], |inputs| {
-            forward_from_cache(inputs, rows, pages, table)
-        })
     }
 }
 
-fn forward([q, k, v]: [&Tensor; 3], rows: &[PackedRow]) -> Result<Tensor> {
+fn forward<T: AttentionValue>([q, k, v]: [&Tensor; 3], rows: &[PackedRow]) -> Result<Tensor> {
     let heads = Heads::of(q, k, v)?;
     let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
-    let out = read([q, k, v], |[q, k, v]| {
+    let out = read_values([q, k, v], |[q, k, v]| {
         let mut out = vec![0.0; q.len()];
-        let mut keys = GatheredKv::new(&batch);
-        let mut scratch = Scratch::new(heads, batch.max_keys);
+        let mut keys = GatheredKv::<T>::new(&batch);
+        let mut scratch = T::scratch(heads, batch.max_keys);
         for (index, row) in rows.iter().enumerate() {
             for row_head in batch.row_heads(index) {
                 keys.load(row, row_head, k, v);
-                dispatch(Forward {
+                T::forward(Forward {
                     row_head,
                     q,
                     pages: &keys.pages,
@@ -90,23 +79,26 @@ fn forward([q, k, v]: [&Tensor; 3], rows: &[PackedRow]) -> Result<Tensor> {
         }
         Ok(out)
     })?;
-    tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
+    T::tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
 }
 
-fn backward([q, k, v, out, dout]: [&Tensor; 5], rows: &[PackedRow]) -> Result<[Tensor; 3]> {
+fn backward<T: AttentionValue>(
+    [q, k, v, out, dout]: [&Tensor; 5],
+    rows: &[PackedRow],
+) -> Result<[Tensor; 3]> {
     check_same_shape("attention", out, dout)?;
     let heads = Heads::of(q, k, v)?;
     let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
-    let [dq, dk, dv] = read([q, k, v, out, dout], |[q, k, v, out, dout]| {
+    let [dq, dk, dv] = read_values([q, k, v, out, dout], |[q, k, v, out, dout]| {
         let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| vec![0.0; x.len()]);
-        let mut keys_values = GatheredKv::new(&batch);
-        let mut values_keys = GatheredKv::new(&batch);
-        let mut scratch = BackwardScratch::new(heads, batch.max_keys);
+        let mut keys_values = GatheredKv::<T>::new(&batch);
+        let mut values_keys = GatheredKv::<T>::new(&batch);
+        let mut scratch = T::backward_scratch(heads, batch.max_keys);
         for (index, row) in rows.iter().enumerate() {
             for row_head in batch.row_heads(index) {
                 keys_values.load(row, row_head, k, v);
                 values_keys.load(row, row_head, v, k);
-                dispatch(Backward {
+                T::backward(Backward {
                     row_head,
                     q,
                     out,
@@ -126,9 +118,9 @@ fn backward([q, k, v, out, dout]: [&Tensor; 5], rows: &[PackedRow]) -> Result<[T
         Ok([dq, dk, dv])
     })?;
     Ok([
-        tensor(dq, q.shape())?,
-        tensor(dk, k.shape())?,
-        tensor(dv, v.shape())?,
+        T::tensor(dq, q.shape())?,
+        T::tensor(dk, k.shape())?,
+        T::tensor(dv, v.shape())?,
     ])
 }
 
@@ -212,17 +204,19 @@ fn grouped_attention(q: &Tensor, k: &Tensor, v: &Tensor, causal_mask: &Tensor) -
         .reshape((rows, len, kv_heads * group * head_dim))
 }
 
-fn forward_from_cache<'a>(
+/// Appends the new keys and values to the cached sequences and attends to them by kernels. `table`
+/// gives the block table of a slot.
+pub(crate) fn cached_attention<'a, T: AttentionValue>(
     [q, k, v]: [&Tensor; 3],
     rows: &[PackedRow],
-    pages: &mut KvPages,
+    pages: &mut KvPages<T>,
     table: impl Fn(usize) -> &'a [u32],
 ) -> Result<Tensor> {
     let heads = Heads::of(q, k, v)?;
     let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
-    let out = read([q, k, v], |[q, k, v]| {
+    let out = read_values([q, k, v], |[q, k, v]| {
         let mut out = vec![0.0; q.len()];
-        let mut scratch = Scratch::new(heads, batch.max_keys);
+        let mut scratch = T::scratch(heads, batch.max_keys);
         for (index, row) in rows.iter().enumerate() {
             for row_head in batch.row_heads(index) {
                 let sequence = PagedSequence {
@@ -232,7 +226,7 @@ fn forward_from_cache<'a>(
                 // Appended first, because the new tokens attend to their own keys and values as
                 // well.
                 row_head.append(row_head.past..row_head.all_keys(), k, v, pages, sequence);
-                dispatch(Forward {
+                T::forward(Forward {
                     row_head,
                     q,
                     pages,
@@ -244,7 +238,7 @@ fn forward_from_cache<'a>(
         }
         Ok(out)
     })?;
-    tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
+    T::tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
 }
 
 /// Returns the first packed token of each row.
@@ -295,14 +289,14 @@ impl<'a> AttentionBatch<'a> {
 
 /// Keys and values of one row at a time, copied from the packed batch into pages as the kernel
 /// reads them. Rows that continue the same prefix reuse its pages.
-struct GatheredKv {
-    pages: KvPages,
+struct GatheredKv<T: AttentionValue> {
+    pages: KvPages<T>,
     table: Vec<u32>,
     /// The row whose tokens the pages begin with, and how many of them.
     loaded_prefix: Option<(usize, usize)>,
 }
 
-impl GatheredKv {
+impl<T: AttentionValue> GatheredKv<T> {
     fn new(batch: &AttentionBatch<'_>) -> Self {
         let (heads, pages) = (batch.heads, batch.max_keys.div_ceil(PAGE));
         Self {
@@ -313,7 +307,7 @@ impl GatheredKv {
     }
 
     /// Writes the keys and values that `row_head` sees and that the pages do not hold yet.
-    fn load(&mut self, row: &PackedRow, row_head: RowHead, k: &[f32], v: &[f32]) {
+    fn load(&mut self, row: &PackedRow, row_head: RowHead, k: &[T], v: &[T]) {
         let there = match self.loaded_prefix {
             Some((loaded_prefix, tokens)) if row.past > 0 && loaded_prefix == row.slot => {
                 tokens.min(row.past)

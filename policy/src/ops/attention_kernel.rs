@@ -1,27 +1,33 @@
-//! The attention kernel: causal attention over one sequence of keys and values.
+//! The attention kernels: causal attention over one sequence of keys and values.
 //!
 //! Invariant: a query's output depends, bit for bit, on that query and its own keys and values
-//! alone. Scores are chains of fused multiply-adds over D, the softmax sums in a fixed order, the
-//! output is a chain over the keys, and keys beyond the causal mask have an exact zero weight. So
-//! the bits are the same in a batch, alone, from the KV cache, in one prefill, in chunked prefill,
-//! or decoded token by token.
+//! alone. Scores sum over D in one order, the softmax sums in a fixed order, the output sums over
+//! the keys in order of position, and keys beyond the causal mask have an exact zero weight. So the
+//! bits are the same in a batch, alone, from the KV cache, in one prefill, in chunked prefill, or
+//! decoded token by token.
 //!
 //! A block holds the scores of its queries for all keys at once. So each row has one maximum and
 //! one sum, without the rescaling of an online softmax.
+//!
+//! In f32 products are chains of fused multiply-adds (`matmul`). In bf16 they are the products of
+//! `matmul_bf16`, with sums in f32: the softmax computes in f32, and its weights are rounded before
+//! they meet the values, as in FlashAttention (Dao et al., arXiv:2205.14135).
 
-mod backward;
+mod bf16_backward;
+mod bf16_forward;
+#[cfg(test)]
+mod bf16_tests;
+mod f32_backward;
+mod f32_forward;
 
 use std::ops::Range;
 
-use super::kv_pages::{KvPages, PagedSequence};
-use super::math::exp;
-use super::matmul::{PANEL, View, multiply_strip};
-use super::simd::{Kernel, LANES, Simd};
-pub(crate) use backward::{Backward, BackwardScratch};
+use candle_core::{Result, Shape, Tensor};
 
-/// Queries of a block. A query is one token of one head. 48 is a multiple of the tile heights 12
-/// (AVX-512), 6 (AVX2) and 4 (portable), so full blocks have no partial tiles.
-const QUERY_BLOCK: usize = 48;
+use super::kv_pages::{KvPages, PageValue, PagedSequence};
+use super::math::exp;
+use super::matmul::PANEL;
+use super::simd::{LANES, Simd};
 
 /// The numbers of heads and the head size D.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +98,12 @@ impl RowHead {
     }
 
     /// Writes the keys and values [T, K, D] of `positions` into the sequence's pages.
-    pub(crate) fn append(
+    pub(crate) fn append<T: PageValue>(
         &self,
         positions: Range<usize>,
-        k: &[f32],
-        v: &[f32],
-        pages: &mut KvPages,
+        k: &[T],
+        v: &[T],
+        pages: &mut KvPages<T>,
         sequence: PagedSequence<'_>,
     ) {
         for position in positions {
@@ -107,65 +113,55 @@ impl RowHead {
     }
 }
 
-/// Buffers of one block, reused by all blocks.
-pub(crate) struct Scratch {
-    queries: Vec<f32>,
-    weights: Vec<f32>,
-    output: Vec<f32>,
-}
+/// A number that attention is computed from.
+pub(crate) trait AttentionValue: PageValue {
+    /// Buffers of one block, reused by all blocks.
+    type Scratch;
+    /// The same for the backward pass.
+    type BackwardScratch;
 
-impl Scratch {
-    pub(crate) fn new(heads: Heads, max_keys: usize) -> Self {
-        Self {
-            queries: vec![0.0; QUERY_BLOCK * heads.head_dim],
-            weights: vec![0.0; QUERY_BLOCK * max_keys.next_multiple_of(PANEL)],
-            output: vec![0.0; QUERY_BLOCK * PANEL],
-        }
-    }
+    fn scratch(heads: Heads, max_keys: usize) -> Self::Scratch;
+    fn backward_scratch(heads: Heads, max_keys: usize) -> Self::BackwardScratch;
+    fn forward(pass: Forward<'_, Self>);
+    fn backward(pass: Backward<'_, Self>);
+    /// Wraps a result as a tensor of this dtype.
+    fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor>;
 }
 
 /// The attention of one row and key-value head. Writes its part of `out` [T, H, D].
-pub(crate) struct Forward<'a> {
+pub(crate) struct Forward<'a, T: AttentionValue> {
     pub(crate) row_head: RowHead,
-    pub(crate) q: &'a [f32],
-    pub(crate) pages: &'a KvPages,
+    pub(crate) q: &'a [T],
+    pub(crate) pages: &'a KvPages<T>,
     pub(crate) sequence: PagedSequence<'a>,
-    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) scratch: &'a mut T::Scratch,
     pub(crate) out: &'a mut [f32],
 }
 
-impl Kernel for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        let (row_head, pages, scratch) = (self.row_head, self.pages, self.scratch);
-        let head_dim = row_head.heads.head_dim;
-        let sequence = self.sequence;
-        for start in (0..row_head.queries()).step_by(QUERY_BLOCK) {
-            let block = QueryBlock::new(row_head, start);
-            block.gather(self.q, &mut scratch.queries);
-            block.scores::<S>(&scratch.queries, pages, sequence, &mut scratch.weights);
-            let inverses = block.softmax::<S>(&mut scratch.weights);
-            let weights = block.weights(&scratch.weights);
-            // The values come in panels of 32 columns, the width of a tile, so that the sums of a
-            // block stay in registers over all keys.
-            for panel in 0..head_dim.div_ceil(PANEL) {
-                block.weighted_values::<S>(weights, pages, sequence, panel, &mut scratch.output);
-                let width = PANEL.min(head_dim - panel * PANEL);
-                for (i, inverse) in inverses.iter().enumerate().take(block.count) {
-                    let at = row_head.offset(start + i) + panel * PANEL;
-                    let row = &scratch.output[i * PANEL..][..width];
-                    for (out, x) in self.out[at..at + width].iter_mut().zip(row) {
-                        *out = x * inverse;
-                    }
-                }
-            }
-        }
-    }
+/// The backward pass of one row and key-value head, with recomputed softmax weights. Writes its
+/// part of `dq` and adds its parts to `dk` and `dv`.
+///
+/// The softmax weights P are computed again from q and k, as in FlashAttention's backward pass (Dao
+/// et al., arXiv:2205.14135): dV = Pᵀ dO, dP = dO Vᵀ, dS = P (dP - rowsum(dO O)), dQ = dS K, dK =
+/// dSᵀ Q. The gradient of a key or value is a sum over its queries in a fixed order: by block of
+/// queries, then by query.
+pub(crate) struct Backward<'a, T: AttentionValue> {
+    pub(crate) row_head: RowHead,
+    pub(crate) q: &'a [T],
+    pub(crate) out: &'a [T],
+    pub(crate) dout: &'a [T],
+    /// Pages with keys in the key layout and values in the value layout, and pages with the two
+    /// exchanged: dO Vᵀ reads values as keys, dS K reads keys as values.
+    pub(crate) keys_values: &'a KvPages<T>,
+    pub(crate) values_keys: &'a KvPages<T>,
+    pub(crate) sequence: PagedSequence<'a>,
+    pub(crate) scratch: &'a mut T::BackwardScratch,
+    pub(crate) dq: &'a mut [f32],
+    pub(crate) dk: &'a mut [f32],
+    pub(crate) dv: &'a mut [f32],
 }
 
-/// Up to [`QUERY_BLOCK`] consecutive queries of one row and key-value head.
+/// Consecutive queries of one row and key-value head.
 #[derive(Clone, Copy)]
 struct QueryBlock {
     row_head: RowHead,
@@ -176,14 +172,18 @@ struct QueryBlock {
 }
 
 impl QueryBlock {
-    fn new(row_head: RowHead, start: usize) -> Self {
-        let count = QUERY_BLOCK.min(row_head.queries() - start);
-        Self {
-            row_head,
-            start,
-            count,
-            keys: row_head.keys(start + count - 1),
-        }
+    /// Returns the blocks of a row and head, of up to `size` queries.
+    fn all(row_head: RowHead, size: usize) -> impl Iterator<Item = Self> {
+        let queries = row_head.queries();
+        (0..queries).step_by(size).map(move |start| {
+            let count = size.min(queries - start);
+            Self {
+                row_head,
+                start,
+                count,
+                keys: row_head.keys(start + count - 1),
+            }
+        })
     }
 
     /// Returns the width of a row of scores: the keys, padded to whole panels.
@@ -191,85 +191,48 @@ impl QueryBlock {
         self.keys.next_multiple_of(PANEL)
     }
 
-    fn weights<'a>(&self, weights: &'a [f32]) -> View<'a> {
-        View::new(weights, self.count, self.keys, self.padded())
+    /// Returns where query `i` of the block lies in a [T, H, D] tensor.
+    fn query(&self, i: usize) -> Range<usize> {
+        let at = self.row_head.offset(self.start + i);
+        at..at + self.row_head.heads.head_dim
     }
 
     /// Copies the block's rows of x [T, heads, D] into `rows` [count, D].
-    fn gather(&self, x: &[f32], rows: &mut [f32]) {
+    fn gather<T: Copy>(&self, x: &[T], rows: &mut [T]) {
         let head_dim = self.row_head.heads.head_dim;
         for (i, row) in rows.chunks_exact_mut(head_dim).take(self.count).enumerate() {
-            let at = self.row_head.offset(self.start + i);
-            row.copy_from_slice(&x[at..at + head_dim]);
+            row.copy_from_slice(&x[self.query(i)]);
         }
     }
 
-    /// Copies `rows` [count, D] into panels of 32 columns, `[panel][count][32]`, the layout of B in
-    /// a product.
-    fn gather_panels(&self, rows: &[f32], panels: &mut [f32]) {
-        let head_dim = self.row_head.heads.head_dim;
-        for (i, row) in rows.chunks_exact(head_dim).take(self.count).enumerate() {
-            for (panel, part) in row.chunks(PANEL).enumerate() {
-                let at = (panel * self.count + i) * PANEL;
-                panels[at..at + part.len()].copy_from_slice(part);
+    /// Writes the 32 columns `panel` of each query's result `[count][32]`, times the query's
+    /// factor, to `out` [T, H, D].
+    fn scatter(
+        &self,
+        panel: usize,
+        output: &[f32],
+        factor: impl Fn(usize) -> f32,
+        out: &mut [f32],
+    ) {
+        let first = panel * PANEL;
+        let width = PANEL.min(self.row_head.heads.head_dim - first);
+        for (i, row) in output.chunks_exact(PANEL).take(self.count).enumerate() {
+            let at = self.query(i).start + first;
+            let factor = factor(i);
+            for (out, x) in out[at..at + width].iter_mut().zip(row) {
+                *out = x * factor;
             }
         }
     }
 
-    /// Computes the scores rows [count, D] times the keys → [count, padded].
-    #[inline(always)]
-    fn scores<S: Simd>(
-        &self,
-        rows: &[f32],
-        pages: &KvPages,
-        sequence: PagedSequence<'_>,
-        scores: &mut [f32],
-    ) {
-        let head_dim = self.row_head.heads.head_dim;
-        let rows = View::new(rows, self.count, head_dim, head_dim);
-        let blocks = self.keys.div_ceil(PANEL);
-        for block in 0..blocks {
-            let keys = pages.key_block(sequence, block);
-            multiply_strip::<S>(
-                rows,
-                keys,
-                &mut scores[block * PANEL..],
-                self.padded(),
-                false,
-            );
-        }
-    }
-
-    /// Computes weights [count, keys] times 32 columns of the values → `[count][32]`. Each element
-    /// is one chain over the keys in order of position: later runs of pages add to the earlier
-    /// ones.
-    #[inline(always)]
-    fn weighted_values<S: Simd>(
-        &self,
-        weights: View<'_>,
-        pages: &KvPages,
-        sequence: PagedSequence<'_>,
-        panel: usize,
-        output: &mut [f32],
-    ) {
-        let mut first = 0;
-        while first < self.keys {
-            let values = pages.value_run(sequence, panel, first, self.keys);
-            let weights = weights.part(0, self.count, first, values.len() / PANEL);
-            multiply_strip::<S>(weights, values, output, PANEL, first > 0);
-            first += values.len() / PANEL;
-        }
-    }
-
-    /// Turns each row of scores into e^(scaled score - maximum), and zero beyond its keys. Returns
+    /// Turns each row of scores into e^(scaled score - maximum), and zero beyond its keys. Writes
     /// 1 / sum of each row.
     ///
     /// Subtracting the maximum keeps the exponential from overflowing. The sum has 16 chains and a
     /// tree (see `math`). The caller multiplies the output by 1 / sum, which costs D products for
     /// each query in place of one for each key.
     #[inline(always)]
-    fn softmax<S: Simd>(&self, scores: &mut [f32]) -> [f32; QUERY_BLOCK] {
-        let mut inverses = [0.0; QUERY_BLOCK];
+    fn softmax<S: Simd>(&self, scores: &mut [f32], inverses: &mut [f32]) {
         let scale = S::splat(self.row_head.heads.scale());
         let rows = scores.chunks_exact_mut(self.padded()).take(self.count);
         for (i, row) in rows.enumerate() {
@@ -290,6 +253,26 @@ impl QueryBlock {
             }
             inverses[i] = 1.0 / sum.sum_lanes();
         }
-        inverses
+    }
+}
+
+/// Normalises one row of softmax weights, and turns their gradient into that of the unscaled
+/// scores: w (dw - dout·out) scale.
+#[inline(always)]
+fn score_gradient<S: Simd>(
+    weights: &mut [f32],
+    dweights: &mut [f32],
+    inverse: f32,
+    dot: f32,
+    scale: f32,
+) {
+    let (inverse, dot, scale) = (S::splat(inverse), S::splat(dot), S::splat(scale));
+    let (weights, _) = weights.as_chunks_mut::<LANES>();
+    let (dweights, _) = dweights.as_chunks_mut::<LANES>();
+    for (weight, dweight) in weights.iter_mut().zip(dweights) {
+        let normalised = S::load(weight).mul(inverse);
+        normalised.store(weight);
+        let dscore = normalised.mul(S::load(dweight).sub(dot)).mul(scale);
+        dscore.store(dweight);
     }
 }

@@ -38,11 +38,13 @@ pub(super) fn rounded_tensor(values: &[f32], shape: impl Into<Shape>) -> Result<
 
 fn rounded_values(x: &[f32]) -> Vec<bf16> {
     let mut rounded = vec![bf16::ZERO; x.len()];
-    dispatch(Round {
-        x,
-        rounded: &mut rounded,
-    });
+    round(x, &mut rounded);
     rounded
+}
+
+/// Rounds values to bf16.
+pub(super) fn round(x: &[f32], rounded: &mut [bf16]) {
+    dispatch(Round { x, rounded });
 }
 
 /// Returns a value in f32, or zero if a product takes it as zero.

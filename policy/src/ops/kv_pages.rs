@@ -1,22 +1,61 @@
 //! The KV cache of one layer for the CPU kernels: keys and values in pages of 32 tokens, laid out
-//! as the panels that the matrix kernel reads. Appending a token writes in place.
+//! as the panels that the matrix kernels read. Appending a token writes in place.
 //!
 //! Invariant: a page holds 32 keys of each head as `[D][32]`, and 32 values as panels of 32 of the
-//! D columns, `[32][32]` each. Memory beyond a sequence's tokens is finite and has zero weight.
-//! `PageTables` decides which sequence owns which page.
+//! D columns, `[32][32]` each. In bf16 two rows of a panel are one row of pairs, and D is padded
+//! with zeros to whole blocks of a product. Memory beyond a sequence's tokens is finite and has
+//! zero weight. `PageTables` decides which sequence owns which page.
 
+use candle_core::WithDType;
+use half::bf16;
+
+use super::aligned::Aligned;
 use super::matmul::PANEL;
+use super::matmul_bf16::{BLOCK, write_pair};
 
 /// Tokens of a page. It equals the panel width, so a page of keys is one panel of B in the product
 /// q kᵀ.
 pub(crate) const PAGE: usize = PANEL;
 
+/// A number that pages hold.
+pub(crate) trait PageValue: WithDType {
+    /// What holds the values of [`Self::STEPS`] rows of a panel in one column.
+    type Word: Copy + Default;
+    const STEPS: usize;
+    /// The rows of a page of keys are a multiple of this.
+    const BLOCK: usize;
+    /// Writes the value of one row of a panel.
+    fn write(self, word: &mut Self::Word, row: usize);
+}
+
+impl PageValue for f32 {
+    type Word = Self;
+    const STEPS: usize = 1;
+    const BLOCK: usize = 1;
+
+    #[inline(always)]
+    fn write(self, word: &mut Self, _: usize) {
+        *word = self;
+    }
+}
+
+impl PageValue for bf16 {
+    type Word = u32;
+    const STEPS: usize = 2;
+    const BLOCK: usize = BLOCK;
+
+    #[inline(always)]
+    fn write(self, word: &mut u32, row: usize) {
+        write_pair(word, row, self);
+    }
+}
+
 /// The keys and values of one layer.
-pub(crate) struct KvPages {
-    /// `[head][page][D][32]`.
-    keys: Vec<f32>,
-    /// `[head][panel][page][32][32]`, so that consecutive pages form one strip.
-    values: Vec<f32>,
+pub(crate) struct KvPages<T: PageValue> {
+    /// `[head][page][D / STEPS][32]`, so that consecutive pages are consecutive panels.
+    keys: Aligned<T::Word>,
+    /// `[head][panel][page][32 / STEPS][32]`, so that consecutive pages form one strip.
+    values: Aligned<T::Word>,
     pages: usize,
     kv_heads: usize,
     head_dim: usize,
@@ -29,13 +68,33 @@ pub(crate) struct PagedSequence<'a> {
     pub(crate) kv_head: usize,
 }
 
-impl KvPages {
+impl PagedSequence<'_> {
+    /// Returns the first page of the sequence's tokens `first..keys`, and how many pages follow
+    /// each other in memory from there. `first` begins a page.
+    #[inline(always)]
+    fn run(&self, first: usize, keys: usize) -> (usize, usize) {
+        let table = &self.table[first / PAGE..keys.div_ceil(PAGE)];
+        let mut run = 1;
+        while run < table.len() && table[run] == table[run - 1] + 1 {
+            run += 1;
+        }
+        (table[0] as usize, run)
+    }
+}
+
+impl<T: PageValue> KvPages<T> {
+    /// The words of a panel of a page of values.
+    const VALUE_WORDS: usize = PAGE / T::STEPS * PANEL;
+
     /// Allocates `pages` pages.
     pub(crate) fn new(pages: usize, kv_heads: usize, head_dim: usize) -> Self {
-        let tokens = pages * PAGE * kv_heads;
+        let (rows, panels) = (
+            head_dim.next_multiple_of(T::BLOCK),
+            head_dim.div_ceil(PANEL),
+        );
         Self {
-            keys: vec![0.0; tokens * head_dim],
-            values: vec![0.0; tokens * head_dim.next_multiple_of(PANEL)],
+            keys: Aligned::new(kv_heads * pages * rows / T::STEPS * PAGE),
+            values: Aligned::new(kv_heads * pages * panels * Self::VALUE_WORDS),
             pages,
             kv_heads,
             head_dim,
@@ -47,17 +106,27 @@ impl KvPages {
         &mut self,
         sequence: PagedSequence<'_>,
         position: usize,
-        key: &[f32],
-        value: &[f32],
+        key: &[T],
+        value: &[T],
     ) {
         let (page, column) = (sequence.table[position / PAGE] as usize, position % PAGE);
-        let keys = self.key_page(sequence.kv_head, page) + column;
+        let start = self.key_page(sequence.kv_head, page) + column;
+        let keys = &mut self.keys.values()[start..];
         for (d, &key) in key.iter().enumerate() {
-            self.keys[keys + d * PAGE] = key;
+            key.write(&mut keys[d / T::STEPS * PAGE], d);
         }
         for (panel, value) in value.chunks(PANEL).enumerate() {
-            let at = self.value_page(sequence.kv_head, panel, page) + column * PANEL;
-            self.values[at..at + value.len()].copy_from_slice(value);
+            let start = self.value_page(sequence.kv_head, panel, page);
+            let values = &mut self.values.values()[start..][..Self::VALUE_WORDS];
+            if column == 0 {
+                // A new page: zero times what another sequence left there, if that is not a number,
+                // would not be zero.
+                values.fill(T::Word::default());
+            }
+            let row = &mut values[column / T::STEPS * PANEL..];
+            for (word, &value) in row.iter_mut().zip(value) {
+                value.write(word, column);
+            }
         }
     }
 
@@ -65,27 +134,35 @@ impl KvPages {
     pub(crate) fn copy(&mut self, from: u32, to: u32) {
         let (from, to) = (from as usize, to as usize);
         for head in 0..self.kv_heads {
-            let at = self.key_page(head, from);
-            let to_keys = self.key_page(head, to);
-            self.keys
-                .copy_within(at..at + self.head_dim * PAGE, to_keys);
+            let (at, to_keys) = (self.key_page(head, from), self.key_page(head, to));
+            let words = self.key_words();
+            self.keys.values().copy_within(at..at + words, to_keys);
             for panel in 0..self.head_dim.div_ceil(PANEL) {
                 let at = self.value_page(head, panel, from);
                 let to_values = self.value_page(head, panel, to);
-                self.values.copy_within(at..at + PAGE * PANEL, to_values);
+                let page = at..at + Self::VALUE_WORDS;
+                self.values.values().copy_within(page, to_values);
             }
         }
     }
 
-    /// Returns the keys of page number `block` of a sequence as `[D][32]`.
+    /// Returns the keys of the tokens `first..keys` of a sequence as panels `[D / STEPS][32]`, one
+    /// for each page, as far as the pages are consecutive. `first` begins a page.
     #[inline(always)]
-    pub(super) fn key_block(&self, sequence: PagedSequence<'_>, block: usize) -> &[f32] {
-        let at = self.key_page(sequence.kv_head, sequence.table[block] as usize);
-        &self.keys[at..][..self.head_dim * PAGE]
+    pub(super) fn key_run(
+        &self,
+        sequence: PagedSequence<'_>,
+        first: usize,
+        keys: usize,
+    ) -> &[T::Word] {
+        let (page, run) = sequence.run(first, keys);
+        let at = self.key_page(sequence.kv_head, page);
+        &self.keys.read()[at..][..run * self.key_words()]
     }
 
-    /// Returns 32 columns of the values of tokens `first..keys` of a sequence as `[tokens][32]`, as
-    /// far as their pages are consecutive. `first` begins a page.
+    /// Returns 32 columns of the values of the tokens `first..keys` of a sequence as a strip
+    /// `[tokens / STEPS][32]`, as far as their pages are consecutive, to the end of the last page.
+    /// `first` begins a page.
     #[inline(always)]
     pub(super) fn value_run(
         &self,
@@ -93,22 +170,24 @@ impl KvPages {
         panel: usize,
         first: usize,
         keys: usize,
-    ) -> &[f32] {
-        let table = &sequence.table[first / PAGE..keys.div_ceil(PAGE)];
-        let mut run = 1;
-        while run < table.len() && table[run] == table[run - 1] + 1 {
-            run += 1;
-        }
-        let at = self.value_page(sequence.kv_head, panel, table[0] as usize);
-        &self.values[at..][..(keys - first).min(run * PAGE) * PANEL]
+    ) -> &[T::Word] {
+        let (page, run) = sequence.run(first, keys);
+        let at = self.value_page(sequence.kv_head, panel, page);
+        &self.values.read()[at..][..run * Self::VALUE_WORDS]
+    }
+
+    /// Returns the words of a head's keys in one page.
+    #[inline(always)]
+    pub(super) fn key_words(&self) -> usize {
+        self.head_dim.next_multiple_of(T::BLOCK) / T::STEPS * PAGE
     }
 
     fn key_page(&self, head: usize, page: usize) -> usize {
-        (head * self.pages + page) * self.head_dim * PAGE
+        (head * self.pages + page) * self.key_words()
     }
 
     fn value_page(&self, head: usize, panel: usize, page: usize) -> usize {
         let panels = self.head_dim.div_ceil(PANEL);
-        ((head * panels + panel) * self.pages + page) * PAGE * PANEL
+        ((head * panels + panel) * self.pages + page) * Self::VALUE_WORDS
     }
 }

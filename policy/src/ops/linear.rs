@@ -101,14 +101,30 @@ impl Backend {
 
     /// Computes x Wᵀ for x [T, in] → [T, out].
     pub fn linear(self, x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
-        match weight {
-            LinearWeight::Tensor(weight) if self == Self::TensorOps => linear_tensor_ops(x, weight),
-            LinearWeight::Bf16(_) => {
-                let shape = (x.dim(0)?, weight.shape()?.0);
-                rounded_tensor(&product_with(x, weight)?, shape)
-            }
-            _ => self.linear_unrounded(x, weight),
-        }
+        let [y] = self.linears(x, [weight])?;
+        Ok(y)
+    }
+
+    /// [`Self::linear`] for several weights that read the same x.
+    pub fn linears<const N: usize>(
+        self,
+        x: &Tensor,
+        weights: [&LinearWeight; N],
+    ) -> Result<[Tensor; N]> {
+        let products = match self {
+            Self::TensorOps => weights
+                .iter()
+                .map(|weight| linear_tensor_ops(x, weight.tensor()?))
+                .collect::<Result<Vec<_>>>()?,
+            Self::CpuF32 => weights
+                .iter()
+                .map(|weight| self.linear_unrounded(x, weight))
+                .collect::<Result<Vec<_>>>()?,
+            Self::CpuBf16 => linears_bf16(x, &weights)?,
+        };
+        let mut products = products.into_iter();
+        let mut next = || products.next().expect("each weight has one: this is a bug");
+        Ok(std::array::from_fn(|_| next()))
     }
 
     /// [`Self::linear`] without the last rounding: half precision gives f32, as logits need.
@@ -137,40 +153,40 @@ impl Backend {
         }
     }
 
-    /// Returns the gradient [out, in] of a weight: dyᵀ x, for dy [T, out] and x [T, in].
-    pub fn linear_weight_gradient(self, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
+    /// Returns the gradients [out, in] of weights that read the same x: dyᵀ x for each dy [T, out],
+    /// and x [T, in].
+    pub fn linear_weight_gradients(self, x: &Tensor, dys: &[&Tensor]) -> Result<Vec<Tensor>> {
         if self == Self::TensorOps {
-            return dy.t()?.matmul(x);
+            return dys.iter().map(|dy| dy.t()?.matmul(x)).collect();
         }
-        let shape = (dy.dim(1)?, x.dim(1)?);
-        let mut dw = vec![0.0; shape.0 * shape.1];
-        self.add_weight_gradient(x, dy, &mut dw)?;
-        tensor(dw, shape)
+        let right = self.right_factor(x)?;
+        let gradient = |dy: &&Tensor| {
+            let shape = (dy.dim(1)?, x.dim(1)?);
+            let mut dw = vec![0.0; shape.0 * shape.1];
+            right.add_weight_gradient(dy, &mut dw)?;
+            tensor(dw, shape)
+        };
+        dys.iter().map(gradient).collect()
     }
 
-    /// Adds [`Self::linear_weight_gradient`] to `sum` [out, in], by kernels.
+    /// Adds dyᵀ x to `sum` [out, in], by kernels.
     pub(super) fn add_weight_gradient(
         self,
         x: &Tensor,
         dy: &Tensor,
         sum: &mut [f32],
     ) -> Result<()> {
-        let ((m, k), (rows, n)) = (x.dims2()?, dy.dims2()?);
-        if rows != m {
-            bail!("linear: {rows} rows of gradients for {m} rows");
-        }
+        self.right_factor(x)?.add_weight_gradient(dy, sum)
+    }
+
+    /// Prepares x as the right-hand matrix of products by kernels.
+    fn right_factor(self, x: &Tensor) -> Result<RightFactor> {
+        let (m, k) = x.dims2()?;
         match self {
-            Self::CpuBf16 => read_bf16([x, dy], |[x, dy]| {
-                let x = Bf16Matrix::new(Bf16View::new(x, m, k));
-                let dy = Bf16View::new(dy, m, n).transposed();
-                multiply_bf16(dy, &x, sum, WriteMode::Accumulate)
+            Self::CpuBf16 => read_bf16([x], |[x]| {
+                Ok(RightFactor::Bf16(Bf16Matrix::new(Bf16View::new(x, m, k))))
             }),
-            _ => read([x, dy], |[x, dy]| {
-                let dy = View::new(dy, m, n, n).transposed();
-                let x = Right::Plain(View::new(x, m, k, k));
-                multiply(dy, x, sum, k, WriteMode::Accumulate);
-                Ok(())
-            }),
+            _ => Ok(RightFactor::F32(x.clone())),
         }
     }
 
@@ -179,6 +195,38 @@ impl Backend {
         match self {
             Self::CpuBf16 => widened(dy)?.sum(0),
             Self::CpuF32 | Self::TensorOps => dy.sum(0),
+        }
+    }
+}
+
+/// The right-hand matrix [T, in] of several products.
+enum RightFactor {
+    F32(Tensor),
+    Bf16(Bf16Matrix),
+}
+
+impl RightFactor {
+    /// Adds the product of dyᵀ and this matrix to `sum` [out, in].
+    fn add_weight_gradient(&self, dy: &Tensor, sum: &mut [f32]) -> Result<()> {
+        let (m, n) = dy.dims2()?;
+        let rows = match self {
+            Self::F32(x) => x.dim(0)?,
+            Self::Bf16(x) => x.rows(),
+        };
+        if rows != m {
+            bail!("linear: {m} rows of gradients for {rows} rows");
+        }
+        match self {
+            Self::Bf16(x) => read_bf16([dy], |[dy]| {
+                let dy = Bf16View::new(dy, m, n).transposed();
+                multiply_bf16(dy, &mut [(x, sum)], WriteMode::Accumulate)
+            }),
+            Self::F32(x) => read([x, dy], |[values, dy]| {
+                let (dy, k) = (View::new(dy, m, n, n).transposed(), x.dim(1)?);
+                let x = Right::Plain(View::new(values, m, k, k));
+                multiply(dy, x, sum, k, WriteMode::Accumulate);
+                Ok(())
+            }),
         }
     }
 }
@@ -226,7 +274,8 @@ fn input_gradient_bf16(outputs: &[(&Tensor, &LinearWeight)]) -> Result<Tensor> {
         let n = dy.dim(1)?;
         read_bf16([dy], |[dy]| {
             let dy = Bf16View::new(dy, m, n);
-            multiply_bf16(dy, weight.backward_bf16()?, &mut sum, WriteMode::Accumulate)
+            let mut products = [(weight.backward_bf16()?, &mut *sum)];
+            multiply_bf16(dy, &mut products, WriteMode::Accumulate)
         })?;
     }
     rounded_tensor(&sum, (m, k))
@@ -259,17 +308,42 @@ pub(super) fn product_with(x: &Tensor, weight: &LinearWeight) -> Result<Vec<f32>
         LinearWeight::Packed(weight) => read([x], |[x]| {
             Ok(product(View::new(x, m, k, k), Right::Packed(&weight.0)))
         }),
-        LinearWeight::Bf16(weight) => bf16_product(x, &weight.forward),
+        LinearWeight::Bf16(weight) => {
+            let mut products = bf16_products(x, &[&weight.forward])?;
+            Ok(products.remove(0))
+        }
     }
 }
 
-/// Returns the product of x [m, k] in bf16 and a packed matrix [k, n], in f32.
-fn bf16_product(x: &Tensor, packed: &Bf16Matrix) -> Result<Vec<f32>> {
+/// Returns the products of x [m, k] in bf16 and packed matrices [k, n], in f32.
+fn bf16_products(x: &Tensor, packed: &[&Bf16Matrix]) -> Result<Vec<Vec<f32>>> {
     let (m, k) = x.dims2()?;
+    let new = |packed: &&Bf16Matrix| vec![0.0; m * packed.columns()];
+    let mut ys: Vec<Vec<f32>> = packed.iter().map(new).collect();
+    let mut products: Vec<(&Bf16Matrix, &mut [f32])> = Vec::with_capacity(ys.len());
+    for (packed, y) in packed.iter().zip(&mut ys) {
+        products.push((packed, y));
+    }
     read_bf16([x], |[x]| {
-        let mut y = vec![0.0; m * packed.columns()];
         let x = Bf16View::new(x, m, k);
-        multiply_bf16(x, packed, &mut y, WriteMode::Overwrite)?;
-        Ok(y)
-    })
+        multiply_bf16(x, &mut products, WriteMode::Overwrite)
+    })?;
+    Ok(ys)
+}
+
+/// [`Backend::linears`] in bf16.
+fn linears_bf16(x: &Tensor, weights: &[&LinearWeight]) -> Result<Vec<Tensor>> {
+    let rows = x.dim(0)?;
+    let mut packed = Vec::with_capacity(weights.len());
+    for weight in weights {
+        match weight {
+            LinearWeight::Bf16(weight) => packed.push(&weight.forward),
+            _ => bail!("linear: a weight is not packed for bf16: this is a bug"),
+        }
+    }
+    let products = bf16_products(x, &packed)?;
+    let pairs = products.iter().zip(&packed);
+    pairs
+        .map(|(y, packed)| rounded_tensor(y, (rows, packed.columns())))
+        .collect()
 }

@@ -7,11 +7,11 @@
 //! **Rounding plan** for bf16, the same for sampling and training:
 //!
 //! * Held in bf16: weights, inputs and outputs of linear layers, the residual stream, queries, keys
-//!   and values, and the gradients of all these but the weights. (The KV cache of the CPU holds its
-//!   values of bf16 widened.)
+//!   and values, the KV cache, and the gradients of all these but the weights.
 //! * Computed in f32 and rounded once at the end: matrix products (their sums), norms with their
 //!   weight, rotary embeddings, attention (scores, softmax and weighted sum, from q, k and v as
-//!   they are held), SwiGLU, and sums of gradients by row.
+//!   they are held), SwiGLU, and sums of gradients by row. On the CPU the softmax weights and the
+//!   gradients of scores are rounded too before they are multiplied.
 //! * Never rounded: logits, their softmax, log-probabilities and entropies, the sampling of a
 //!   token, and on the CPU the gradients of weights.
 //!
@@ -21,6 +21,7 @@
 //! library that sums the rows of one shape in one order then keeps the bits equal;
 //! `tests/decoder_tensor_ops.rs` shows this for candle on the CPU.
 
+mod aligned;
 mod amx_permission;
 mod attention;
 mod attention_kernel;
@@ -45,6 +46,7 @@ mod swiglu;
 mod token_set;
 
 pub use attention::attention_tensor_ops;
+pub(crate) use attention::cached_attention;
 pub use backend::Backend;
 pub use draw::draw_token;
 pub use draw_tensor_ops::{Filters, RowSampling, draw_rows, filtered_weights};

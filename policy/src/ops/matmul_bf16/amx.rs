@@ -19,23 +19,24 @@ mod tiles;
 
 use std::sync::OnceLock;
 
-use super::aligned::Aligned;
-use super::matrix::{BLOCK, Bf16Matrix, Bf16View, PANEL, write};
+use super::instructions::Instructions;
+use super::matrix::{BLOCK, Bf16View};
+use super::rows::Sums;
 use super::trial;
+use crate::ops::aligned::Aligned;
 use crate::ops::amx_permission::Permission;
 use crate::ops::bf16_values::factor_bits;
-use crate::ops::matmul::WriteMode;
-use tiles::Tiles;
+pub(super) use tiles::Tiles;
 
 /// Fewer rows are multiplied without tiles: a product of tiles takes as long for one row as for 16.
 pub(super) const LEAST_ROWS: usize = 5;
 /// Rows of a tile.
-const TILE_ROWS: usize = 16;
+pub(super) const TILE_ROWS: usize = 16;
 /// Values of a tile of A.
 const TILE: usize = TILE_ROWS * BLOCK;
 /// The most steps of k of a panel of B that are read at once. They are 40 KiB, which fit the
 /// first-level cache of CPUs with AMX.
-const DEPTH: usize = 640;
+pub(super) const DEPTH: usize = 640;
 
 /// Returns a permission under which the emulator executes the instructions, unless the CPU has
 /// them.
@@ -55,50 +56,36 @@ pub(super) fn permission() -> Option<Permission> {
 }
 
 pub(super) fn agrees_with_lanes(permission: Permission) -> bool {
-    trial::agrees_with_lanes("AMX", |a, b, c| {
-        multiply(permission, a, b, c, WriteMode::Overwrite);
-    })
+    trial::agrees_with_lanes("AMX", Instructions::Tiles(permission))
 }
 
-/// Computes C = A B into `c`, or adds the finished sums to it.
-pub(super) fn multiply(
-    permission: Permission,
-    a: Bf16View<'_>,
-    b: &Bf16Matrix,
-    c: &mut [f32],
-    write_mode: WriteMode,
+/// Adds the products of all rows with a piece of a panel of B to the sums. The rows are tiles of
+/// `blocks` blocks of k, and the piece begins at the block `first`.
+pub(super) fn add(
+    tiles: &Tiles,
+    (packed, blocks): (&[u16], usize),
+    first: usize,
+    pairs: &[u32],
+    sums: &mut Sums<'_>,
 ) {
-    let blocks = b.padded / BLOCK;
-    let row_tiles = a.rows.div_ceil(TILE_ROWS);
-    let left = pack_tiles(a, (row_tiles, blocks));
-    let mut sums = Aligned::new(row_tiles * TILE_ROWS * PANEL);
-    let pieces = b.padded.div_ceil(DEPTH).max(1);
-    let depth = blocks.div_ceil(pieces).max(1);
-    let tiles = Tiles::configure(permission);
-    for panel in 0..b.n.div_ceil(PANEL) {
-        let pairs = b.panel(panel);
-        sums.values().fill(0.0);
-        // All rows read a piece of the panel before the next piece replaces it in the cache.
-        for (piece, pairs) in pairs.chunks(depth * BLOCK / 2 * PANEL).enumerate() {
-            for first in (0..row_tiles).step_by(2) {
-                let tile = |row: usize| &left.read()[(row * blocks + piece * depth) * TILE..];
-                let sums = &mut sums.values()[first * TILE_ROWS * PANEL..];
-                if first + 1 < row_tiles {
-                    tiles.two_rows([tile(first), tile(first + 1)], pairs, sums);
-                } else {
-                    tiles.one_row(tile(first), pairs, sums);
-                }
-            }
+    let row_tiles = packed.len() / (blocks * TILE);
+    let tile = |row: usize| &packed[(row * blocks + first) * TILE..];
+    for row in (0..row_tiles).step_by(2) {
+        let sums = &mut sums.rows_from(row * TILE_ROWS);
+        if row + 1 < row_tiles {
+            tiles.two_rows([tile(row), tile(row + 1)], pairs, sums);
+        } else {
+            tiles.one_row(tile(row), pairs, sums);
         }
-        write(sums.read(), panel, (c, b.n), write_mode);
     }
 }
 
-/// Returns A as tiles [row tile][block of k][16 rows][32 steps], padded with zeros.
-fn pack_tiles(a: Bf16View<'_>, (row_tiles, blocks): (usize, usize)) -> Aligned<u16> {
-    let mut packed = Aligned::new(row_tiles * blocks * TILE);
-    if a.cols == 0 {
-        return packed;
+/// Packs A as tiles [row tile][block of k][16 rows][32 steps], padded with zeros.
+pub(super) fn pack(a: Bf16View<'_>, padded: usize, packed: &mut Aligned<u16>) {
+    let (row_tiles, blocks) = (a.rows.div_ceil(TILE_ROWS), padded / BLOCK);
+    packed.resize(row_tiles * blocks * TILE);
+    if a.cols < padded || !a.rows.is_multiple_of(TILE_ROWS) {
+        packed.values().fill(0);
     }
     for (at, tile) in packed.values().chunks_exact_mut(TILE).enumerate() {
         let (row, k) = (at / blocks * TILE_ROWS, at % blocks * BLOCK);
@@ -121,5 +108,4 @@ fn pack_tiles(a: Bf16View<'_>, (row_tiles, blocks): (usize, usize)) -> Aligned<u
             }
         }
     }
-    packed
 }

@@ -1,58 +1,36 @@
 //! Products of bf16 by lanes: bf16 is widened to f32, and an instruction multiplies f32.
 
-use super::matrix::{BLOCK, Bf16Matrix, Bf16View, PANEL, write};
-use crate::ops::matmul::WriteMode;
-use crate::ops::simd::{Kernel, LANES, Simd, dispatch};
+use super::matrix::{BLOCK, PANEL};
+use super::rows::Sums;
+use crate::ops::simd::{Kernel, LANES, Simd};
 
-/// The steps of k whose pairs in a panel of B stay in the first-level cache: 32 KiB.
-const DEPTH: usize = 512;
+/// The most steps of k of a panel of B that are read at once. They are 32 KiB, which fit the
+/// first-level cache.
+pub(super) const DEPTH: usize = 512;
 
-/// Computes C = A B into `c`, or adds the finished sums to it.
-pub(super) fn multiply(a: Bf16View<'_>, b: &Bf16Matrix, c: &mut [f32], write_mode: WriteMode) {
-    dispatch(Multiply {
-        a: &a.widened(b.padded),
-        rows: a.rows,
-        b,
-        c,
-        write_mode,
-    });
+/// Adds the products of rows of A with a piece of a panel of B to the sums.
+pub(super) struct Add<'a, 'b> {
+    /// A widened, from the first step of the piece on, its rows `stride` apart.
+    pub(super) a: &'a [f32],
+    pub(super) stride: usize,
+    pub(super) rows: usize,
+    pub(super) pairs: &'a [u32],
+    pub(super) sums: &'a mut Sums<'b>,
 }
 
-struct Multiply<'a> {
-    /// A widened, its rows padded to whole blocks.
-    a: &'a [f32],
-    rows: usize,
-    b: &'a Bf16Matrix,
-    c: &'a mut [f32],
-    write_mode: WriteMode,
-}
-
-impl Kernel for Multiply<'_> {
+impl Kernel for Add<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (padded, n) = (self.b.padded, self.b.n);
-        let mut sums = vec![0.0; self.rows * PANEL];
-        for panel in 0..n.div_ceil(PANEL) {
-            let pairs = self.b.panel(panel);
-            sums.fill(0.0);
-            // All rows read a piece of the panel before the next piece replaces it in the cache.
-            for (piece, pairs) in pairs.chunks(DEPTH / 2 * PANEL).enumerate() {
-                let mut i0 = 0;
-                while i0 < self.rows {
-                    let rows = S::PAIR_ROWS.min(self.rows - i0);
-                    let tile = Tile {
-                        a: &self.a[i0 * padded + piece * DEPTH..],
-                        a_stride: padded,
-                        pairs,
-                        sums: &mut sums[i0 * PANEL..],
-                    };
-                    tile.run::<S>(rows);
-                    i0 += rows;
-                }
-            }
-            write(&sums, panel, (&mut *self.c, n), self.write_mode);
+        for first in (0..self.rows).step_by(S::PAIR_ROWS) {
+            let tile = Tile {
+                a: &self.a[first * self.stride..],
+                a_stride: self.stride,
+                pairs: self.pairs,
+                sums: self.sums.rows_from(first),
+            };
+            tile.run::<S>(S::PAIR_ROWS.min(self.rows - first));
         }
     }
 }
@@ -62,8 +40,8 @@ struct Tile<'a> {
     a: &'a [f32],
     a_stride: usize,
     pairs: &'a [u32],
-    /// The sums so far, [rows, 32].
-    sums: &'a mut [f32],
+    /// The sums so far.
+    sums: Sums<'a>,
 }
 
 impl Tile<'_> {
@@ -88,7 +66,7 @@ impl Tile<'_> {
         const PAIRS: usize = BLOCK / 2;
         let blocks = self.pairs.len() / (PAIRS * PANEL);
         assert!((ROWS - 1) * self.a_stride + blocks * BLOCK <= self.a.len());
-        assert!(ROWS * PANEL <= self.sums.len());
+        self.sums.assert_rows(ROWS);
         for column in (0..PANEL).step_by(VECTORS * LANES) {
             for block in 0..blocks {
                 let mut even = [[S::splat(0.0); VECTORS]; ROWS];
@@ -114,8 +92,8 @@ impl Tile<'_> {
                 }
                 for i in 0..ROWS {
                     for v in 0..VECTORS {
-                        let at = i * PANEL + column + v * LANES;
-                        let sums = &mut self.sums[at..at + LANES];
+                        let at = i * self.sums.stride + column + v * LANES;
+                        let sums = &mut self.sums.values[at..at + LANES];
                         let before = S::load_some(sums, 0.0);
                         before.add(even[i][v].add(odd[i][v])).store_some(sums);
                     }

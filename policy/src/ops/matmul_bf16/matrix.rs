@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::aligned::Aligned;
+use crate::ops::aligned::Aligned;
 use crate::ops::bf16_values::{factor, factor_bits};
 use crate::ops::matmul::{self, WriteMode};
 use crate::ops::simd::{Kernel, LANES, Simd, dispatch};
@@ -10,7 +10,7 @@ use crate::ops::simd::{Kernel, LANES, Simd, dispatch};
 /// Columns of a panel of B, as in the products of f32.
 pub(super) const PANEL: usize = matmul::PANEL;
 /// Steps of k in a block of the sum.
-pub(super) const BLOCK: usize = 32;
+pub(crate) const BLOCK: usize = 32;
 
 /// A read-only strided matrix of bf16.
 #[derive(Clone, Copy)]
@@ -63,17 +63,17 @@ impl<'a> Bf16View<'a> {
         }
     }
 
-    /// Returns the rows one after the other in f32, each padded with zeros to `padded` values.
-    pub(super) fn widened(self, padded: usize) -> Vec<f32> {
-        let mut wide = vec![0.0; self.rows * padded];
+    /// Writes the rows one after the other in f32, each padded with zeros to `padded` values.
+    pub(super) fn widen(self, padded: usize, wide: &mut Vec<f32>) {
+        wide.clear();
+        wide.resize(self.rows * padded, 0.0);
         if !wide.is_empty() {
             dispatch(Widen {
                 from: self,
                 padded,
-                wide: &mut wide,
+                wide,
             });
         }
-        wide
     }
 }
 
@@ -120,25 +120,47 @@ pub(crate) struct Bf16Matrix {
     pub(super) n: usize,
 }
 
+impl Default for Bf16Matrix {
+    fn default() -> Self {
+        Self {
+            pairs: Aligned::new(0),
+            k: 0,
+            padded: 0,
+            n: 0,
+        }
+    }
+}
+
 impl Bf16Matrix {
     /// Packs `b` [k, n].
     pub(crate) fn new(b: Bf16View<'_>) -> Self {
-        let padded = b.rows.next_multiple_of(BLOCK);
+        let mut packed = Self::default();
+        packed.pack(b);
+        packed
+    }
+
+    /// Packs `b` [k, n] in place of the former matrix, whose memory is used again.
+    pub(crate) fn pack(&mut self, b: Bf16View<'_>) {
+        (self.k, self.n) = (b.rows, b.cols);
+        self.padded = b.rows.next_multiple_of(BLOCK);
         let panels = b.cols.div_ceil(PANEL);
-        let mut pairs = Aligned::new(panels * padded / 2 * PANEL);
-        if padded > 0 {
+        self.pairs.resize(panels * self.padded / 2 * PANEL);
+        let pairs = self.pairs.values();
+        if !b.cols.is_multiple_of(PANEL) {
+            pairs.fill(0);
+        }
+        if !pairs.is_empty() {
             dispatch(PackPairs {
                 b,
-                padded,
-                pairs: pairs.values(),
+                padded: self.padded,
+                pairs,
             });
         }
-        Self {
-            pairs,
-            k: b.rows,
-            padded,
-            n: b.cols,
-        }
+    }
+
+    /// Returns all panels, one after the other.
+    pub(crate) fn panels(&self) -> &[u32] {
+        self.pairs.read()
     }
 
     /// Returns the pairs of a panel, `[padded / 2][32]`.
@@ -185,6 +207,13 @@ impl Kernel for PackPairs<'_> {
             }
         }
     }
+}
+
+/// Writes the value of a step into its half of a pair.
+#[inline(always)]
+pub(crate) fn write_pair(pair: &mut u32, step: usize, value: bf16) {
+    let shift = step % 2 * 16;
+    *pair = *pair & !(0xffff << shift) | u32::from(factor_bits(value)) << shift;
 }
 
 fn pair(even: bf16, odd: bf16) -> u32 {

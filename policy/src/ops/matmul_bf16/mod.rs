@@ -17,59 +17,77 @@
 //!
 //! One thread.
 
-mod aligned;
 mod amx;
+mod instructions;
 mod lanes;
 mod matrix;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_pairs.rs")]
 mod pairs;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod trial;
 
 use candle_core::Result;
 
+use super::aligned::Aligned;
 use super::matmul::WriteMode;
-use super::simd::{InstructionSet, chosen_set};
-pub(crate) use matrix::{Bf16Matrix, Bf16View};
+use instructions::Instructions;
+#[cfg(test)]
+pub(crate) use instructions::with_each;
+pub(crate) use matrix::{BLOCK, Bf16Matrix, Bf16View, write_pair};
+use matrix::{PANEL, write};
+pub(crate) use rows::{Bf16Rows, Sums};
 
 /// Rows of A that meet all panels of B before the next ones. At a k of 1,536 they are 768 KiB in
 /// bf16, which fit the second-level cache.
 const ROWS: usize = 256;
 
-/// Computes C = A B for A [m, k], into the row-major `c` [m, n], or adds the finished sums to it.
+/// Computes C = A B for A [m, k] and several B, into each one's row-major C [m, n], or adds the
+/// finished sums to it. The rows of A are packed once for all.
 ///
 /// # Errors
 /// If the shapes do not fit.
 pub(crate) fn multiply_bf16(
     a: Bf16View<'_>,
-    b: &Bf16Matrix,
-    c: &mut [f32],
+    products: &mut [(&Bf16Matrix, &mut [f32])],
     write_mode: WriteMode,
 ) -> Result<()> {
-    if a.cols != b.k || c.len() != a.rows * b.n {
-        candle_core::bail!(
-            "a product of {} x {} and {} x {} in bf16: this is a bug",
-            a.rows,
-            a.cols,
-            b.k,
-            b.n
-        );
+    for (b, c) in &*products {
+        if a.cols != b.k || c.len() != a.rows * b.n {
+            candle_core::bail!(
+                "a product of {} x {} and {} x {} in bf16: this is a bug",
+                a.rows,
+                a.cols,
+                b.k,
+                b.n
+            );
+        }
     }
-    let set = chosen_set();
-    let tiles = (set == InstructionSet::Amx).then(amx::permission).flatten();
-    let has_pairs = matches!(set, InstructionSet::Amx | InstructionSet::Avx512Bf16);
-    let pairs = has_pairs.then(pairs::Permission::of_process).flatten();
     for first in (0..a.rows).step_by(ROWS) {
         let part = a.part(first, ROWS.min(a.rows - first));
-        let c = &mut c[first * b.n..][..part.rows * b.n];
-        match (tiles, pairs) {
-            (Some(permission), _) if part.rows >= amx::LEAST_ROWS => {
-                amx::multiply(permission, part, b, c, write_mode);
-            }
-            (_, Some(permission)) => pairs::multiply(permission, part, b, c, write_mode),
-            _ => lanes::multiply(part, b, c, write_mode),
+        let instructions = Instructions::for_rows(part.rows);
+        let mut rows = Bf16Rows::default();
+        rows.pack_for(instructions, part);
+        for (b, c) in &mut *products {
+            let c = &mut c[first * b.n..][..part.rows * b.n];
+            multiply_rows(&rows, b, c, write_mode);
         }
     }
     Ok(())
+}
+
+/// Computes C = A B from the packed rows of A.
+fn multiply_rows(rows: &Bf16Rows, b: &Bf16Matrix, c: &mut [f32], write_mode: WriteMode) {
+    let multiplier = rows.multiplier();
+    let mut sums = Aligned::new(rows.padded_rows() * PANEL);
+    for panel in 0..b.n.div_ceil(PANEL) {
+        sums.values().fill(0.0);
+        let mut strip = Sums {
+            values: sums.values(),
+            stride: PANEL,
+        };
+        multiplier.add_strip(0, b.panel(panel), &mut strip);
+        write(sums.read(), panel, (c, b.n), write_mode);
+    }
 }

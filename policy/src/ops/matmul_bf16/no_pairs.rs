@@ -1,7 +1,11 @@
 //! Other CPUs have no AVX512-BF16.
 
-use super::matrix::{Bf16Matrix, Bf16View};
-use crate::ops::matmul::WriteMode;
+use super::matrix::Bf16View;
+use super::rows::Sums;
+use crate::ops::aligned::Aligned;
+
+/// Unused.
+pub(super) const DEPTH: usize = 32;
 
 #[derive(Clone, Copy)]
 pub(super) enum Permission {}
@@ -12,12 +16,16 @@ impl Permission {
     }
 }
 
-pub(super) fn multiply(
+pub(super) fn pack(_: Bf16View<'_>, _: usize, _: &mut Aligned<u16>) {
+    unreachable!("nobody has a permission: this is a bug")
+}
+
+pub(super) fn add(
     permission: Permission,
-    _: Bf16View<'_>,
-    _: &Bf16Matrix,
-    _: &mut [f32],
-    _: WriteMode,
+    _: (&[u16], usize),
+    _: usize,
+    _: &[u32],
+    _: &mut Sums<'_>,
 ) {
     match permission {}
 }

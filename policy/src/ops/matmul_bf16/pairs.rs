@@ -9,10 +9,12 @@
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-use super::matrix::{BLOCK, Bf16Matrix, Bf16View, PANEL, write};
+use super::instructions::Instructions;
+use super::matrix::{BLOCK, Bf16View, PANEL};
+use super::rows::Sums;
 use super::trial;
+use crate::ops::aligned::Aligned;
 use crate::ops::bf16_values::factor_bits;
-use crate::ops::matmul::WriteMode;
 use crate::ops::simd::{InstructionSet, Kernel, LANES, Simd, dispatch};
 
 /// Steps of k whose values the kernel multiplies at once: a pair of even and a pair of odd ones.
@@ -26,7 +28,7 @@ const VECTORS: usize = PANEL / LANES;
 const TILE_ROWS: usize = 6;
 /// The most steps of k of a panel of B that are read at once. They are 20 KiB, which fit the
 /// first-level cache beside the rows of A.
-const DEPTH: usize = 320;
+pub(super) const DEPTH: usize = 320;
 
 /// The CPU has the instructions, and they add in the order of the lanes.
 #[derive(Clone, Copy)]
@@ -39,9 +41,7 @@ impl Permission {
         let agrees = *AGREES.get_or_init(|| {
             let permission = Self::of_cpu();
             permission.is_some_and(|permission| {
-                trial::agrees_with_lanes("AVX512-BF16", |a, b, c| {
-                    multiply(permission, a, b, c, WriteMode::Overwrite);
-                })
+                trial::agrees_with_lanes("AVX512-BF16", Instructions::Pairs(permission))
             })
         });
         agrees.then_some(Self(()))
@@ -54,51 +54,39 @@ impl Permission {
     }
 }
 
-/// Computes C = A B into `c`, or adds the finished sums to it.
-pub(super) fn multiply(
-    _: Permission,
-    a: Bf16View<'_>,
-    b: &Bf16Matrix,
-    c: &mut [f32],
-    write_mode: WriteMode,
-) {
-    let left = pack_rows(a, b.padded);
-    let mut sums = vec![0.0; a.rows * PANEL];
-    let blocks = b.padded / BLOCK;
-    let pieces = b.padded.div_ceil(DEPTH).max(1);
-    let depth = blocks.div_ceil(pieces).max(1) * BLOCK;
-    let stride = b.padded;
-    for panel in 0..b.n.div_ceil(PANEL) {
-        sums.fill(0.0);
-        // All rows read a piece of the panel before the next piece replaces it in the cache.
-        for (piece, pairs) in b.panel(panel).chunks(depth / 2 * PANEL).enumerate() {
-            for first in (0..a.rows).step_by(TILE_ROWS) {
-                let tile = Tile {
-                    a: &left[first * stride + piece * depth..],
-                    a_stride: stride,
-                    pairs,
-                    sums: &mut sums[first * PANEL..],
-                };
-                // SAFETY: the permission says that the CPU has the instructions.
-                unsafe { tile.run(TILE_ROWS.min(a.rows - first)) };
-            }
-        }
-        write(&sums, panel, (c, b.n), write_mode);
+/// Packs the rows of A, each padded with zeros to `padded` values, as the pairs that the kernel
+/// reads: of four steps the even ones, then the odd ones, each with the later step first.
+pub(super) fn pack(a: Bf16View<'_>, padded: usize, packed: &mut Aligned<u16>) {
+    packed.resize(a.rows * padded);
+    let packed = packed.values();
+    if a.cols < padded {
+        packed.fill(0);
+    }
+    if !packed.is_empty() {
+        dispatch(PackRows { a, padded, packed });
     }
 }
 
-/// Returns the rows of A, each padded with zeros to `padded` values, as the pairs that the kernel
-/// reads: of four steps the even ones, then the odd ones, each with the later step first.
-fn pack_rows(a: Bf16View<'_>, padded: usize) -> Vec<u16> {
-    let mut packed = vec![0; a.rows * padded];
-    if !packed.is_empty() {
-        dispatch(PackRows {
-            a,
-            padded,
-            packed: &mut packed,
-        });
+/// Adds the products of all rows with a piece of a panel of B to the sums. The rows are packed,
+/// `stride` values apart, and the piece begins at the step `first`.
+pub(super) fn add(
+    _: Permission,
+    (packed, stride): (&[u16], usize),
+    first: usize,
+    pairs: &[u32],
+    sums: &mut Sums<'_>,
+) {
+    let rows = packed.len() / stride;
+    for row in (0..rows).step_by(TILE_ROWS) {
+        let tile = Tile {
+            a: &packed[row * stride + first..],
+            a_stride: stride,
+            pairs,
+            sums: sums.rows_from(row),
+        };
+        // SAFETY: the permission says that the CPU has the instructions.
+        unsafe { tile.run(TILE_ROWS.min(rows - row)) };
     }
-    packed
 }
 
 struct PackRows<'a> {
@@ -145,8 +133,8 @@ struct Tile<'a> {
     /// Values from a row of A to the next one.
     a_stride: usize,
     pairs: &'a [u32],
-    /// The sums so far, [rows, 32].
-    sums: &'a mut [f32],
+    /// The sums so far.
+    sums: Sums<'a>,
 }
 
 impl Tile<'_> {
@@ -168,7 +156,7 @@ impl Tile<'_> {
     fn rows<const ROWS: usize>(self) {
         let blocks = self.pairs.len() / (BLOCK / 2 * PANEL);
         assert!((ROWS - 1) * self.a_stride + blocks * BLOCK <= self.a.len());
-        assert!(ROWS * PANEL <= self.sums.len());
+        self.sums.assert_rows(ROWS);
         for block in 0..blocks {
             let mut even = [[_mm512_setzero_ps(); VECTORS]; ROWS];
             let mut odd = even;
@@ -197,7 +185,8 @@ impl Tile<'_> {
             }
             for i in 0..ROWS {
                 for v in 0..VECTORS {
-                    let sums = &mut self.sums[i * PANEL + v * LANES..][..LANES];
+                    let at = i * self.sums.stride + v * LANES;
+                    let sums = &mut self.sums.values[at..at + LANES];
                     let block = _mm512_add_ps(even[i][v], odd[i][v]);
                     // SAFETY: `sums` has 16 values.
                     unsafe {

@@ -50,6 +50,10 @@ fn by_definition(a: Bf16View<'_>, b: Bf16View<'_>, i: usize, j: usize) -> f32 {
     sum
 }
 
+fn one_product(a: Bf16View<'_>, b: &Bf16Matrix, c: &mut [f32]) -> Result<()> {
+    multiply_bf16(a, &mut [(b, c)], WriteMode::Overwrite)
+}
+
 const SHAPES: [(usize, usize, usize); 9] = [
     (1, 32, 32),
     (1, 7, 5),
@@ -75,7 +79,7 @@ fn every_instruction_set_returns_the_bits_of_the_definition() {
             let packed = Bf16Matrix::new(b);
             for set in InstructionSet::available() {
                 let mut c = vec![f32::NAN; m * n];
-                let run = || multiply_bf16(a, &packed, &mut c, WriteMode::Overwrite);
+                let run = || one_product(a, &packed, &mut c);
                 with_instruction_set(set, run).unwrap().unwrap();
                 for (at, &found) in c.iter().enumerate() {
                     let expected = by_definition(a, b, at / n, at % n);
@@ -98,7 +102,7 @@ fn infinite_values_and_nan_stay_visible() {
     let mut c = [0.0; 2];
     let packed = Bf16Matrix::new(Bf16View::new(&b, 2, 1));
     let a = Bf16View::new(&a, 2, 2);
-    multiply_bf16(a, &packed, &mut c, WriteMode::Overwrite).unwrap();
+    one_product(a, &packed, &mut c).unwrap();
     assert_eq!(c[0], f32::INFINITY);
     assert!(c[1].is_nan());
 }
@@ -112,9 +116,7 @@ fn tiles_return_the_bits_of_the_definition() {
         return;
     };
     assert!(amx::agrees_with_lanes(permission));
-    returns_the_bits_of_the_definition(|a, b, c, write_mode| {
-        amx::multiply(permission, a, b, c, write_mode);
-    });
+    returns_the_bits_of_the_definition(Instructions::Tiles(permission));
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -125,15 +127,12 @@ fn pairs_return_the_bits_of_the_definition() {
         return;
     }
     let permission = pairs::Permission::of_process().expect("the trial failed");
-    returns_the_bits_of_the_definition(|a, b, c, write_mode| {
-        pairs::multiply(permission, a, b, c, write_mode);
-    });
+    returns_the_bits_of_the_definition(Instructions::Pairs(permission));
 }
 
 /// Tries a kernel on matrices of many shapes, row-major and transposed, in both write modes.
-fn returns_the_bits_of_the_definition(
-    multiply: impl Fn(Bf16View<'_>, &Bf16Matrix, &mut [f32], WriteMode),
-) {
+fn returns_the_bits_of_the_definition(instructions: Instructions) {
+    let mut rows = Bf16Rows::default();
     let shapes = SHAPES.into_iter().chain([(17, 96, 64), (40, 1312, 33)]);
     for (m, k, n) in shapes {
         let (a_data, b_data) = (values(m * k, 3), values(k * n, 4));
@@ -146,9 +145,11 @@ fn returns_the_bits_of_the_definition(
                 ),
             };
             let packed = Bf16Matrix::new(b);
+            // The memory of the rows of another shape is used again.
+            rows.pack_for(instructions, a);
             for write_mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
                 let mut c = vec![0.5; m * n];
-                multiply(a, &packed, &mut c, write_mode);
+                multiply_rows(&rows, &packed, &mut c, write_mode);
                 for (at, &found) in c.iter().enumerate() {
                     let sum = by_definition(a, b, at / n, at % n);
                     let expected = match write_mode {
@@ -172,7 +173,7 @@ fn more_rows_than_a_block_have_the_bits_of_their_blocks() {
     let (a_data, b_data) = (values(m * k, 5), values(k * n, 6));
     let (a, b) = (Bf16View::new(&a_data, m, k), Bf16View::new(&b_data, k, n));
     let mut c = vec![f32::NAN; m * n];
-    multiply_bf16(a, &Bf16Matrix::new(b), &mut c, WriteMode::Overwrite).unwrap();
+    one_product(a, &Bf16Matrix::new(b), &mut c).unwrap();
     for (at, found) in c.iter().enumerate() {
         assert_eq!(
             found.to_bits(),

@@ -4,16 +4,14 @@
 
 use half::bf16;
 
-use super::lanes;
+use super::instructions::Instructions;
 use super::matrix::{BLOCK, Bf16Matrix, Bf16View, PANEL};
+use super::{Bf16Rows, multiply_rows};
 use crate::ops::matmul::WriteMode;
 
-/// Compares a kernel's product of `A B` with that of the lanes, bit for bit, and logs a warning
-/// with the name of the `instructions` if they differ.
-pub(super) fn agrees_with_lanes(
-    instructions: &str,
-    multiply: impl FnOnce(Bf16View<'_>, &Bf16Matrix, &mut [f32]),
-) -> bool {
+/// Compares a product by `instructions` with that of the lanes, bit for bit, and logs a warning
+/// with their `name` if the two differ.
+pub(super) fn agrees_with_lanes(name: &str, instructions: Instructions) -> bool {
     let (m, k, n) = (48, 3 * BLOCK, 2 * PANEL);
     // Values of four magnitudes, whose sums depend on their order.
     let value = |at: usize| {
@@ -25,14 +23,18 @@ pub(super) fn agrees_with_lanes(
     let (a, b) = values.split_at(m * k);
     let (a, b) = (Bf16View::new(a, m, k), Bf16View::new(b, k, n));
     let b = Bf16Matrix::new(b);
-    let (mut tried, mut expected) = (vec![0.0; m * n], vec![0.0; m * n]);
-    multiply(a, &b, &mut tried);
-    lanes::multiply(a, &b, &mut expected, WriteMode::Overwrite);
+    let product = |instructions| {
+        let (mut rows, mut c) = (Bf16Rows::default(), vec![0.0; m * n]);
+        rows.pack_for(instructions, a);
+        multiply_rows(&rows, &b, &mut c, WriteMode::Overwrite);
+        c
+    };
+    let (tried, expected) = (product(instructions), product(Instructions::Lanes));
     let mut both = tried.iter().zip(&expected);
     let agrees = both.all(|(tried, expected)| tried.to_bits() == expected.to_bits());
     if !agrees {
         tracing::warn!(
-            "the {instructions} instructions of this CPU add in another order than Intel's manual \
+            "the {name} instructions of this CPU add in another order than Intel's manual \
              describes, so products of bf16 do without them"
         );
     }

@@ -4,10 +4,11 @@
 use std::{arch::asm, marker::PhantomData};
 
 use super::super::matrix::{BLOCK, PANEL};
+use super::super::rows::Sums;
 use super::{TILE, TILE_ROWS};
 use crate::ops::amx_permission::Permission;
 
-/// Bytes of a row of a panel of B, and of a row of sums.
+/// Bytes of a row of a panel of B.
 const ROW_BYTES: usize = 4 * PANEL;
 
 /// The operand of LDTILECFG: palette 1, and for each tile its rows and the bytes of a row.
@@ -30,13 +31,13 @@ static WHOLE_TILES: Configuration = Configuration {
 };
 
 /// The configured tiles of this thread.
-pub(super) struct Tiles {
+pub(in super::super) struct Tiles {
     /// It cannot leave its thread.
     _thread: PhantomData<*const ()>,
 }
 
 impl Tiles {
-    pub(super) fn configure(_: Permission) -> Self {
+    pub(in super::super) fn configure(_: Permission) -> Self {
         // SAFETY: the permission says that the CPU has the instruction. It reads the 64 bytes of
         // the configuration, which is valid, and zeroes this thread's tiles.
         unsafe {
@@ -54,20 +55,21 @@ impl Tiles {
     }
 
     /// Adds the products of two tiles of rows, `[block of k][16][32]` each, and a piece of a
-    /// panel, `[steps / 2][32 pairs]`, to the sums, `[32 rows][32]`.
-    pub(super) fn two_rows(&self, a: [&[u16]; 2], pairs: &[u32], sums: &mut [f32]) {
+    /// panel, `[steps / 2][32 pairs]`, to 32 rows of the sums.
+    pub(super) fn two_rows(&self, a: [&[u16]; 2], pairs: &[u32], sums: &mut Sums<'_>) {
         let blocks = blocks(pairs);
         assert!(a.iter().all(|a| blocks * TILE <= a.len()));
-        assert!(2 * TILE_ROWS * PANEL <= sums.len());
-        let sums = sums.as_mut_ptr();
+        sums.assert_rows(2 * TILE_ROWS);
+        let stride = sums.stride;
+        let sums = sums.values.as_mut_ptr();
         // SAFETY: the tiles are configured, since `self` exists. With the assertions every tile
         // that is read or written lies within its slice. `blocks` is at least 1.
         unsafe {
             asm!(
-                "tileloadd tmm0, [{sums} + {row_bytes}]",
-                "tileloadd tmm1, [{sums} + {row_bytes} + 64]",
-                "tileloadd tmm2, [{lower_sums} + {row_bytes}]",
-                "tileloadd tmm3, [{lower_sums} + {row_bytes} + 64]",
+                "tileloadd tmm0, [{sums} + {sums_bytes}]",
+                "tileloadd tmm1, [{sums} + {sums_bytes} + 64]",
+                "tileloadd tmm2, [{lower_sums} + {sums_bytes}]",
+                "tileloadd tmm3, [{lower_sums} + {sums_bytes} + 64]",
                 "2:",
                 "tileloadd tmm4, [{upper} + {line}]",
                 "tileloadd tmm6, [{pairs} + {row_bytes}]",
@@ -82,12 +84,13 @@ impl Tiles {
                 "add {pairs}, {block_bytes}",
                 "dec {blocks}",
                 "jnz 2b",
-                "tilestored [{sums} + {row_bytes}], tmm0",
-                "tilestored [{sums} + {row_bytes} + 64], tmm1",
-                "tilestored [{lower_sums} + {row_bytes}], tmm2",
-                "tilestored [{lower_sums} + {row_bytes} + 64], tmm3",
+                "tilestored [{sums} + {sums_bytes}], tmm0",
+                "tilestored [{sums} + {sums_bytes} + 64], tmm1",
+                "tilestored [{lower_sums} + {sums_bytes}], tmm2",
+                "tilestored [{lower_sums} + {sums_bytes} + 64], tmm3",
                 sums = in(reg) sums,
-                lower_sums = in(reg) sums.add(TILE_ROWS * PANEL),
+                lower_sums = in(reg) sums.add(TILE_ROWS * stride),
+                sums_bytes = in(reg) 4 * stride,
                 upper = inout(reg) a[0].as_ptr() => _,
                 lower = inout(reg) a[1].as_ptr() => _,
                 pairs = inout(reg) pairs.as_ptr() => _,
@@ -103,15 +106,16 @@ impl Tiles {
         }
     }
 
-    /// Does the same for one tile of rows and the sums `[16 rows][32]`.
-    pub(super) fn one_row(&self, a: &[u16], pairs: &[u32], sums: &mut [f32]) {
+    /// Does the same for one tile of rows and 16 rows of the sums.
+    pub(super) fn one_row(&self, a: &[u16], pairs: &[u32], sums: &mut Sums<'_>) {
         let blocks = blocks(pairs);
-        assert!(blocks * TILE <= a.len() && TILE_ROWS * PANEL <= sums.len());
+        assert!(blocks * TILE <= a.len());
+        sums.assert_rows(TILE_ROWS);
         // SAFETY: as above.
         unsafe {
             asm!(
-                "tileloadd tmm0, [{sums} + {row_bytes}]",
-                "tileloadd tmm1, [{sums} + {row_bytes} + 64]",
+                "tileloadd tmm0, [{sums} + {sums_bytes}]",
+                "tileloadd tmm1, [{sums} + {sums_bytes} + 64]",
                 "2:",
                 "tileloadd tmm4, [{a} + {line}]",
                 "tileloadd tmm6, [{pairs} + {row_bytes}]",
@@ -122,9 +126,10 @@ impl Tiles {
                 "add {pairs}, {block_bytes}",
                 "dec {blocks}",
                 "jnz 2b",
-                "tilestored [{sums} + {row_bytes}], tmm0",
-                "tilestored [{sums} + {row_bytes} + 64], tmm1",
-                sums = in(reg) sums.as_mut_ptr(),
+                "tilestored [{sums} + {sums_bytes}], tmm0",
+                "tilestored [{sums} + {sums_bytes} + 64], tmm1",
+                sums = in(reg) sums.values.as_mut_ptr(),
+                sums_bytes = in(reg) 4 * sums.stride,
                 a = inout(reg) a.as_ptr() => _,
                 pairs = inout(reg) pairs.as_ptr() => _,
                 blocks = inout(reg) blocks => _,

@@ -1,13 +1,10 @@
-//! The backward pass of the attention kernel, with recomputed softmax weights.
-//!
-//! Invariant: the gradient of a key or value is a sum over its queries in a fixed order: by block
-//! of queries, then by query.
+//! The backward pass of the attention kernel in f32.
 
-use super::{Heads, QUERY_BLOCK, QueryBlock, RowHead, Scratch};
-use crate::ops::kv_pages::{KvPages, PagedSequence};
+use super::f32_forward::{QUERY_BLOCK, Scratch};
+use super::{AttentionValue, Backward, Heads, QueryBlock, score_gradient};
 use crate::ops::math::sum;
 use crate::ops::matmul::{PANEL, multiply_strip};
-use crate::ops::simd::{Kernel, LANES, Simd};
+use crate::ops::simd::{Kernel, Simd};
 
 /// Buffers of the backward pass of one row and key-value head.
 pub(crate) struct BackwardScratch {
@@ -22,10 +19,10 @@ pub(crate) struct BackwardScratch {
 }
 
 impl BackwardScratch {
-    pub(crate) fn new(heads: Heads, max_keys: usize) -> Self {
+    pub(super) fn new(heads: Heads, max_keys: usize) -> Self {
         let columns = heads.head_dim.next_multiple_of(PANEL);
         Self {
-            scratch: Scratch::new(heads, max_keys),
+            scratch: f32::scratch(heads, max_keys),
             doutput: vec![0.0; QUERY_BLOCK * heads.head_dim],
             dweights: vec![0.0; QUERY_BLOCK * max_keys.next_multiple_of(PANEL)],
             panels: vec![0.0; QUERY_BLOCK * columns],
@@ -35,29 +32,7 @@ impl BackwardScratch {
     }
 }
 
-/// The backward pass of one row and key-value head. Writes its part of `dq` and adds its parts to
-/// `dk` and `dv`.
-///
-/// The softmax weights P are computed again from q and k, as in FlashAttention's backward pass (Dao
-/// et al., arXiv:2205.14135): dV = Pᵀ dO, dP = dO Vᵀ, dS = P (dP - rowsum(dO O)), dQ = dS K, dK =
-/// dSᵀ Q.
-pub(crate) struct Backward<'a> {
-    pub(crate) row_head: RowHead,
-    pub(crate) q: &'a [f32],
-    pub(crate) out: &'a [f32],
-    pub(crate) dout: &'a [f32],
-    /// Pages with keys in the key layout and values in the value layout, and pages with the two
-    /// exchanged: dO Vᵀ reads values as keys, dS K reads keys as values.
-    pub(crate) keys_values: &'a KvPages,
-    pub(crate) values_keys: &'a KvPages,
-    pub(crate) sequence: PagedSequence<'a>,
-    pub(crate) scratch: &'a mut BackwardScratch,
-    pub(crate) dq: &'a mut [f32],
-    pub(crate) dk: &'a mut [f32],
-    pub(crate) dv: &'a mut [f32],
-}
-
-impl Kernel for Backward<'_> {
+impl Kernel for Backward<'_, f32> {
     type Output = ();
 
     #[inline(always)]
@@ -69,25 +44,23 @@ impl Kernel for Backward<'_> {
         // Blocks of queries add to these in order, so a key's gradient has one order of sums.
         b.dkeys[..keys * panels * PANEL].fill(0.0);
         b.dvalues[..keys * panels * PANEL].fill(0.0);
-        for start in (0..row_head.queries()).step_by(QUERY_BLOCK) {
-            let block = QueryBlock::new(row_head, start);
+        for block in QueryBlock::all(row_head, QUERY_BLOCK) {
             let weights = &mut b.scratch.weights;
             block.gather(self.q, &mut b.scratch.queries);
             block.scores::<S>(&b.scratch.queries, self.keys_values, sequence, weights);
-            let inverses = block.softmax::<S>(weights);
+            block.softmax::<S>(weights, &mut b.scratch.inverses);
             block.gather(self.dout, &mut b.doutput);
             block.scores::<S>(&b.doutput, self.values_keys, sequence, &mut b.dweights);
             // rowsum(P dP) is computed as dO·O: D products for each query instead of one for each
             // key.
-            for (i, &inverse) in inverses.iter().enumerate().take(block.count) {
-                let at = row_head.offset(start + i);
+            for i in 0..block.count {
                 let range = i * block.padded()..(i + 1) * block.padded();
-                let (out, dout) = (&self.out[at..], &b.doutput[i * head_dim..]);
+                let (out, dout) = (&self.out[block.query(i)], &b.doutput[i * head_dim..]);
                 score_gradient::<S>(
                     &mut weights[range.clone()],
                     &mut b.dweights[range],
-                    inverse,
-                    sum::<S>(&out[..head_dim], &dout[..head_dim], |x, y| x.mul(y)),
+                    b.scratch.inverses[i],
+                    sum::<S>(out, &dout[..head_dim], |x, y| x.mul(y)),
                     row_head.heads.scale(),
                 );
             }
@@ -104,12 +77,7 @@ impl Kernel for Backward<'_> {
                     panel,
                     &mut b.scratch.output,
                 );
-                let width = PANEL.min(head_dim - panel * PANEL);
-                for i in 0..block.count {
-                    let at = row_head.offset(start + i) + panel * PANEL;
-                    self.dq[at..at + width]
-                        .copy_from_slice(&b.scratch.output[i * PANEL..][..width]);
-                }
+                block.scatter(panel, &b.scratch.output, |_| 1.0, self.dq);
             }
         }
         // Added rather than written, because rows that continue this one share its keys.
@@ -122,6 +90,18 @@ impl Kernel for Backward<'_> {
 }
 
 impl QueryBlock {
+    /// Copies `rows` [count, D] into panels of 32 columns, `[panel][count][32]`, the layout of B in
+    /// a product.
+    fn gather_panels(&self, rows: &[f32], panels: &mut [f32]) {
+        let head_dim = self.row_head.heads.head_dim;
+        for (i, row) in rows.chunks_exact(head_dim).take(self.count).enumerate() {
+            for (panel, part) in row.chunks(PANEL).enumerate() {
+                let at = (panel * self.count + i) * PANEL;
+                panels[at..at + part.len()].copy_from_slice(part);
+            }
+        }
+    }
+
     /// Adds weights [count, keys]ᵀ times panels `[panel][count][32]` to sums `[panel][all
     /// keys][32]`.
     #[inline(always)]
@@ -143,27 +123,6 @@ impl QueryBlock {
                 true,
             );
         }
-    }
-}
-
-/// Normalises one row of softmax weights, and turns their gradient into that of the unscaled
-/// scores: w (dw - dout·out) scale.
-#[inline(always)]
-fn score_gradient<S: Simd>(
-    weights: &mut [f32],
-    dweights: &mut [f32],
-    inverse: f32,
-    dot: f32,
-    scale: f32,
-) {
-    let (inverse, dot, scale) = (S::splat(inverse), S::splat(dot), S::splat(scale));
-    let (weights, _) = weights.as_chunks_mut::<LANES>();
-    let (dweights, _) = dweights.as_chunks_mut::<LANES>();
-    for (weight, dweight) in weights.iter_mut().zip(dweights) {
-        let normalised = S::load(weight).mul(inverse);
-        normalised.store(weight);
-        let dscore = normalised.mul(S::load(dweight).sub(dot)).mul(scale);
-        dscore.store(dweight);
     }
 }
 

@@ -18,6 +18,15 @@ impl<T: Copy + Default> Aligned<T> {
         Self { data, start, len }
     }
 
+    /// Holds `len` values from now on. They are zeros or older values.
+    pub(super) fn resize(&mut self, len: usize) {
+        if self.start + len <= self.data.len() {
+            self.len = len;
+        } else {
+            *self = Self::new(len);
+        }
+    }
+
     pub(super) fn read(&self) -> &[T] {
         &self.data[self.start..][..self.len]
     }

@@ -1,0 +1,113 @@
+//! Attention in bf16 against f32, and the same bits by all instructions.
+
+use candle_core::{DType, Device, Tensor, Var};
+use half::bf16;
+
+use crate::ops::matmul_bf16::with_each;
+use crate::ops::{Backend, attention_tensor_ops};
+use crate::packed_rows::PackedRow;
+
+/// Heads, key-value heads and the head size. The last two have partial panels, blocks and tiles.
+const SHAPES: [(usize, usize, usize); 3] = [(9, 3, 64), (6, 2, 24), (4, 1, 80)];
+
+/// A prompt of 70 tokens, a row of 45 that continues it, one of 1, and a row of its own.
+fn rows() -> Vec<PackedRow> {
+    let row = |len, past, slot| PackedRow { len, past, slot };
+    vec![row(70, 0, 0), row(45, 70, 0), row(1, 70, 0), row(9, 0, 3)]
+}
+
+fn values(heads: usize, head_dim: usize, seed: u64) -> Tensor {
+    let tokens: usize = rows().iter().map(|row| row.len).sum();
+    let value = |at: usize| {
+        let mixed = (at as u64 + (seed << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        bf16::from_f32(mixed as f32 / (1 << 22) as f32 - 2.0)
+    };
+    let values: Vec<bf16> = (0..tokens * heads * head_dim).map(value).collect();
+    Tensor::from_vec(values, (tokens, heads, head_dim), &Device::Cpu).unwrap()
+}
+
+struct Case {
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dout: Tensor,
+}
+
+impl Case {
+    fn new((heads, kv_heads, head_dim): (usize, usize, usize)) -> Self {
+        Self {
+            q: values(heads, head_dim, 1),
+            k: values(kv_heads, head_dim, 2),
+            v: values(kv_heads, head_dim, 3),
+            dout: values(heads, head_dim, 4).flatten_from(1).unwrap(),
+        }
+    }
+
+    /// The output and the gradients of q, k and v by the kernel.
+    fn by_kernel(&self) -> Vec<Tensor> {
+        let Self { q, k, v, dout } = self;
+        let backend = Backend::CpuBf16;
+        let out = backend.attention(q, k, v, &rows()).unwrap();
+        let gradients = backend.attention_backward(q, k, v, &rows(), &out, dout);
+        let mut all = gradients.unwrap().to_vec();
+        all.insert(0, out);
+        all
+    }
+
+    /// The same by tensor operations in f32 and candle's autograd.
+    fn by_tensor_ops(&self) -> Vec<Tensor> {
+        let wide = |x: &Tensor| x.to_dtype(DType::F32).unwrap();
+        let [q, k, v] = [&self.q, &self.k, &self.v].map(|x| Var::from_tensor(&wide(x)).unwrap());
+        let out = attention_tensor_ops(&q, &k, &v, &rows()).unwrap();
+        let loss = (&out * wide(&self.dout)).unwrap().sum_all().unwrap();
+        let gradients = loss.backward().unwrap();
+        let mut all = vec![out];
+        for x in [&q, &k, &v] {
+            all.push(gradients.get(x).unwrap().clone());
+        }
+        all
+    }
+}
+
+#[test]
+fn the_kernel_is_near_f32() {
+    for shape in SHAPES {
+        let case = Case::new(shape);
+        let names = ["out", "dq", "dk", "dv"];
+        let both = case.by_kernel().into_iter().zip(case.by_tensor_ops());
+        for (name, (found, expected)) in names.into_iter().zip(both) {
+            let norm = |x: &Tensor| {
+                x.sqr()
+                    .unwrap()
+                    .sum_all()
+                    .unwrap()
+                    .to_scalar::<f32>()
+                    .unwrap()
+            };
+            let found = found.to_dtype(DType::F32).unwrap();
+            let error = norm(&(found - &expected).unwrap()) / norm(&expected);
+            // A rounding to bf16 has a mean relative error of 2e-3; here two or three add up.
+            assert!(error.sqrt() < 6e-3, "{shape:?} {name}: {}", error.sqrt());
+        }
+    }
+}
+
+#[test]
+fn all_instructions_return_the_same_bits() {
+    for shape in SHAPES {
+        let case = Case::new(shape);
+        let bits = || {
+            let flat = |x: Tensor| x.flatten_all().unwrap().to_vec1::<bf16>().unwrap();
+            let values = case.by_kernel().into_iter().flat_map(flat);
+            values.map(bf16::to_bits).collect::<Vec<_>>()
+        };
+        let results = with_each(bits);
+        assert!(results.len() > 1, "nothing is compared");
+        for (name, found) in &results[1..] {
+            assert!(
+                *found == results[0].1,
+                "{shape:?}: {name} differ from lanes"
+            );
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The choice of the instructions that multiply bf16.
+
+#[cfg(test)]
+pub(crate) use forced::with_each;
+
+use super::{amx, pairs};
+use crate::ops::amx_permission::Permission as AmxPermission;
+use crate::ops::simd::{InstructionSet, chosen_set};
+
+/// The instructions of a product. All return the same bits.
+#[derive(Clone, Copy)]
+pub(super) enum Instructions {
+    Tiles(AmxPermission),
+    Pairs(pairs::Permission),
+    Lanes,
+}
+
+impl Instructions {
+    /// Returns the fastest ones of this thread's instruction set for a number of rows of A.
+    pub(super) fn for_rows(rows: usize) -> Self {
+        #[cfg(test)]
+        if let Some(forced) = forced::get() {
+            return forced;
+        }
+        let set = chosen_set();
+        if set == InstructionSet::Amx
+            && rows >= amx::LEAST_ROWS
+            && let Some(permission) = amx::permission()
+        {
+            return Self::Tiles(permission);
+        }
+        let has_pairs = matches!(set, InstructionSet::Amx | InstructionSet::Avx512Bf16);
+        match has_pairs.then(pairs::Permission::of_process).flatten() {
+            Some(permission) => Self::Pairs(permission),
+            None => Self::Lanes,
+        }
+    }
+}
+
+/// The instructions that a test asks for.
+#[cfg(test)]
+mod forced {
+    use std::cell::Cell;
+
+    use super::super::{amx, pairs};
+    use super::{AmxPermission, Instructions};
+
+    thread_local! {
+        static FORCED: Cell<Option<Instructions>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn get() -> Option<Instructions> {
+        FORCED.get()
+    }
+
+    /// Calls `f` with this thread's products by the lanes, by pairs if the CPU has them, and by
+    /// tiles, which are emulated if the CPU has none. Returns the results and what made them.
+    pub(crate) fn with_each<T>(mut f: impl FnMut() -> T) -> Vec<(&'static str, T)> {
+        let pairs = pairs::Permission::of_process().map(Instructions::Pairs);
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        let tiles = AmxPermission::of_process().or_else(amx::emulated);
+        #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+        let tiles = None;
+        let all = [
+            ("lanes", Some(Instructions::Lanes)),
+            ("pairs", pairs),
+            ("tiles", tiles.map(Instructions::Tiles)),
+        ];
+        let mut results = Vec::new();
+        for (name, instructions) in all {
+            match instructions {
+                Some(_) => {
+                    FORCED.set(instructions);
+                    results.push((name, f()));
+                    FORCED.set(None);
+                }
+                None => eprintln!("SKIPPED: this CPU has no {name}"),
+            }
+        }
+        results
+    }
+}
