@@ -9,7 +9,7 @@ use half::bf16;
 
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
-use crate::ops::{AttentionMetadata, Backend, KvPages, TensorPages, cached_attention};
+use crate::ops::{AttentionMetadata, BLOCK, Backend, KvPages, TensorPages, cached_attention};
 use crate::packed_rows::PackedRow;
 use crate::page_tables::PageTables;
 
@@ -76,7 +76,12 @@ impl KvCache {
     /// Returns the bytes that one token takes in a cache for weights in a dtype.
     pub fn token_bytes(config: &DecoderConfig, dtype: DType) -> usize {
         const KEYS_AND_VALUES: usize = 2;
-        KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * dtype.size_in_bytes()
+        // Pages of bf16 on the CPU are padded to whole blocks of a product.
+        let head_dim = match dtype {
+            DType::BF16 => config.head_dim.next_multiple_of(BLOCK),
+            _ => config.head_dim,
+        };
+        KEYS_AND_VALUES * config.layers * config.kv_heads * head_dim * dtype.size_in_bytes()
     }
 
     /// Returns the number of slots.

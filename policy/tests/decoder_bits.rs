@@ -20,6 +20,11 @@ const SHAPES: [&str; 3] = [
        "num_key_value_heads": 1, "head_dim": 48, "vocab_size": 130, "tie_word_embeddings": false"#,
 ];
 
+/// Each shape in f32 and in bf16.
+fn cases() -> impl Iterator<Item = (usize, DType)> {
+    (0..SHAPES.len()).flat_map(|shape| [(shape, DType::F32), (shape, DType::BF16)])
+}
+
 struct Policy {
     config: DecoderConfig,
     train: Decoder,
@@ -27,11 +32,12 @@ struct Policy {
 }
 
 impl Policy {
-    fn new(shape: usize) -> Self {
+    fn new((shape, dtype): (usize, DType)) -> Self {
         let config =
             DecoderConfig::from_json(&format!("{{{}, \"num_hidden_layers\": 2}}", SHAPES[shape]))
                 .unwrap();
         let weights = Weights::random(&config, 11).unwrap();
+        let weights = weights.to(&Device::Cpu, dtype).unwrap();
         Self {
             train: Decoder::new(&config, &weights, DecoderMode::Train).unwrap(),
             sample: Decoder::new(&config, &weights, DecoderMode::Sample).unwrap(),
@@ -72,17 +78,17 @@ fn tokens(seed: usize, len: usize, vocabulary: usize) -> Vec<u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// Each row alone = all rows in one training batch = prefilled in random chunks to shuffled
     /// cache slots, with other rows joining and leaving in between.
     #[test]
     fn company_and_chunks_change_no_bit(
-        shape in 0..SHAPES.len(),
+        case in prop::sample::select(cases().collect::<Vec<_>>()),
         lengths in prop::collection::vec(1_usize..70, 1..6),
         chunks in prop::collection::vec(1_usize..40, 1..8),
     ) {
-        let policy = Policy::new(shape);
+        let policy = Policy::new(case);
         let rows: Vec<Vec<u32>> = lengths
             .iter()
             .enumerate()
@@ -114,8 +120,8 @@ proptest! {
 
 #[test]
 fn token_by_token_is_one_prefill() {
-    for shape in 0..SHAPES.len() {
-        let policy = Policy::new(shape);
+    for case in cases() {
+        let policy = Policy::new(case);
         let row = tokens(3, 67, policy.config.vocab_size);
         let mut cache = policy.sample.kv_cache(2, row.len()).unwrap();
         let mut stepwise = Vec::new();
@@ -130,7 +136,12 @@ fn token_by_token_is_one_prefill() {
 
 #[test]
 fn a_copied_prefix_and_a_reset_slot_serve_like_fresh_ones() {
-    let policy = Policy::new(0);
+    for case in cases() {
+        a_copied_prefix_and_a_reset_slot_serve(&Policy::new(case));
+    }
+}
+
+fn a_copied_prefix_and_a_reset_slot_serve(policy: &Policy) {
     let row = tokens(5, 60, policy.config.vocab_size);
     let other = tokens(6, 60, policy.config.vocab_size);
     let expected = policy.alone(&row);
@@ -142,16 +153,23 @@ fn a_copied_prefix_and_a_reset_slot_serve_like_fresh_ones() {
     };
     feed(&mut cache, &other, 1);
     feed(&mut cache, &row[..45], 0);
-    cache.copy_prefix(0, 1, 40).unwrap();
-    assert_eq!(feed(&mut cache, &row[40..], 1), expected[40..]);
+    cache.copy_prefix(0, 1, 41).unwrap();
+    assert_eq!(feed(&mut cache, &row[41..], 1), expected[41..]);
+    // A row that begins again in the middle of a page.
+    let mut again = PackedRows::default();
+    again.push_after(&row[37..], 37, 1);
+    assert_eq!(
+        policy.run(&policy.sample, &again, Some(&mut cache)),
+        expected[37..]
+    );
     cache.reset_slot(0);
     assert_eq!(feed(&mut cache, &row, 0), expected);
 }
 
 #[test]
 fn rows_that_continue_another_return_what_whole_rows_do() {
-    for shape in 0..SHAPES.len() {
-        let policy = Policy::new(shape);
+    for case in cases() {
+        let policy = Policy::new(case);
         let whole = tokens(5, 67, policy.config.vocab_size);
         let other = tokens(6, 40, policy.config.vocab_size);
         let ending = |past: usize, seed: usize| {
@@ -179,8 +197,8 @@ fn rows_that_continue_another_return_what_whole_rows_do() {
 
 #[test]
 fn the_learner_computes_the_logprob_that_was_sampled() {
-    for shape in 0..SHAPES.len() {
-        let policy = Policy::new(shape);
+    for case in cases() {
+        let policy = Policy::new(case);
         for temperature in [1.0, 0.7, 1.3] {
             let row = tokens(9, 50, policy.config.vocab_size);
             let mut cache = policy.sample.kv_cache(1, 64).unwrap();
@@ -219,8 +237,8 @@ fn the_learner_computes_the_logprob_that_was_sampled() {
 
 #[test]
 fn instruction_sets_agree_forward_and_backward() {
-    for (shape, dtype) in (0..SHAPES.len()).flat_map(|at| [(at, DType::F32), (at, DType::BF16)]) {
-        let config = Policy::new(shape).config;
+    for (shape, dtype) in cases() {
+        let config = Policy::new((shape, dtype)).config;
         let weights = Weights::random(&config, 5).unwrap();
         let weights = weights.to(&Device::Cpu, dtype).unwrap();
         let decoder = Decoder::new(&config, &weights, DecoderMode::Train).unwrap();
@@ -265,7 +283,7 @@ fn instruction_sets_agree_forward_and_backward() {
 
 #[test]
 fn rows_that_do_not_fit_are_refused_with_the_reason() {
-    let policy = Policy::new(0);
+    let policy = Policy::new((0, DType::F32));
     let mut cache = policy.sample.kv_cache(2, 8).unwrap();
     let batch = |rows: &[(usize, usize, usize)]| {
         let mut batch = PackedRows::default();
@@ -305,5 +323,33 @@ fn rows_that_do_not_fit_are_refused_with_the_reason() {
     assert!(message.contains("KV cache"), "{message}");
     assert!(cache.copy_prefix(0, 1, 1).is_err());
     let weights = Weights::random(&policy.config, 0).unwrap();
-    assert!(Decoder::new(&Policy::new(1).config, &weights, DecoderMode::Sample).is_err());
+    assert!(
+        Decoder::new(
+            &Policy::new((1, DType::F32)).config,
+            &weights,
+            DecoderMode::Sample
+        )
+        .is_err()
+    );
+}
+
+/// More keys than any kernel reads at once.
+#[test]
+fn a_long_row_has_the_same_bits_in_chunks() {
+    for dtype in [DType::F32, DType::BF16] {
+        let policy = Policy::new((0, dtype));
+        let row = tokens(4, 1_400, policy.config.vocab_size);
+        let mut cache = policy.sample.kv_cache(2, row.len()).unwrap();
+        let mut found = Vec::new();
+        for (chunk, past) in [
+            (&row[..1_000], 0),
+            (&row[1_000..1_399], 1_000),
+            (&row[1_399..], 1_399),
+        ] {
+            let mut batch = PackedRows::default();
+            batch.push_after(chunk, past, 1);
+            found.extend(policy.run(&policy.sample, &batch, Some(&mut cache)));
+        }
+        assert_eq!(found, policy.alone(&row), "{dtype:?}");
+    }
 }

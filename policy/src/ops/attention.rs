@@ -11,7 +11,7 @@ use candle_core::{D, DType, Device, Result, Shape, Tensor, bail};
 
 use half::bf16;
 
-use super::attention_kernel::{AttentionValue, Backward, Forward, Heads, RowHead};
+use super::attention_kernel::{AttentionValue, Backward, Forward, Heads, Largest, RowHead};
 use super::kv_pages::{KvPages, PAGE, PagedSequence};
 use super::paged_attention::attention_in_pages;
 use super::{
@@ -62,7 +62,7 @@ fn forward<T: AttentionValue>([q, k, v]: [&Tensor; 3], rows: &[PackedRow]) -> Re
     let out = read_values([q, k, v], |[q, k, v]| {
         let mut out = vec![0.0; q.len()];
         let mut keys = GatheredKv::<T>::new(&batch);
-        let mut scratch = T::scratch(heads, batch.max_keys);
+        let mut scratch = T::scratch(batch.largest());
         for (index, row) in rows.iter().enumerate() {
             for row_head in batch.row_heads(index) {
                 keys.load(row, row_head, k, v);
@@ -93,7 +93,7 @@ fn backward<T: AttentionValue>(
         let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| vec![0.0; x.len()]);
         let mut keys_values = GatheredKv::<T>::new(&batch);
         let mut values_keys = GatheredKv::<T>::new(&batch);
-        let mut scratch = T::backward_scratch(heads, batch.max_keys);
+        let mut scratch = T::backward_scratch(batch.largest());
         for (index, row) in rows.iter().enumerate() {
             for row_head in batch.row_heads(index) {
                 keys_values.load(row, row_head, k, v);
@@ -216,7 +216,7 @@ pub(crate) fn cached_attention<'a, T: AttentionValue>(
     let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
     let out = read_values([q, k, v], |[q, k, v]| {
         let mut out = vec![0.0; q.len()];
-        let mut scratch = T::scratch(heads, batch.max_keys);
+        let mut scratch = T::scratch(batch.largest());
         for (index, row) in rows.iter().enumerate() {
             for row_head in batch.row_heads(index) {
                 let sequence = PagedSequence {
@@ -270,6 +270,15 @@ impl<'a> AttentionBatch<'a> {
             heads,
             max_keys: rows.iter().map(|row| row.past + row.len).max().unwrap_or(0),
         })
+    }
+
+    /// Returns the largest row.
+    fn largest(&self) -> Largest {
+        Largest {
+            heads: self.heads,
+            len: self.rows.iter().map(|row| row.len).max().unwrap_or(0),
+            keys: self.max_keys,
+        }
     }
 
     /// Iterates over the key-value heads of one row.

@@ -2,16 +2,17 @@
 //!
 //! Invariant: a query's output depends, bit for bit, on that query and its own keys and values
 //! alone. Scores sum over D in one order, the softmax sums in a fixed order, the output sums over
-//! the keys in order of position, and keys beyond the causal mask have an exact zero weight. So the
-//! bits are the same in a batch, alone, from the KV cache, in one prefill, in chunked prefill, or
-//! decoded token by token.
+//! the keys in an order that follows from their positions, and keys beyond the causal mask have an
+//! exact zero weight. So the bits are the same in a batch, alone, from the KV cache, in one
+//! prefill, in chunked prefill, or decoded token by token. (A value that is not finite reaches the
+//! other queries of its block.)
 //!
 //! A block holds the scores of its queries for all keys at once. So each row has one maximum and
 //! one sum, without the rescaling of an online softmax.
 //!
 //! In f32 products are chains of fused multiply-adds (`matmul`). In bf16 they are the products of
 //! `matmul_bf16`, with sums in f32: the softmax computes in f32, and its weights are rounded before
-//! they meet the values, as in FlashAttention (Dao et al., arXiv:2205.14135).
+//! they are multiplied by the values, as in FlashAttention (Dao et al., arXiv:2205.14135).
 
 mod bf16_backward;
 mod bf16_forward;
@@ -106,10 +107,32 @@ impl RowHead {
         pages: &mut KvPages<T>,
         sequence: PagedSequence<'_>,
     ) {
+        pages.clear_values(sequence, positions.clone());
         for position in positions {
             let at = self.kv_offset(position)..self.kv_offset(position) + self.heads.head_dim;
             pages.write(sequence, position, &k[at.clone()], &v[at]);
         }
+    }
+}
+
+/// The largest row of a batch, for which buffers are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Largest {
+    pub(crate) heads: Heads,
+    /// The tokens of a row, and the keys that its last token sees.
+    pub(crate) len: usize,
+    pub(crate) keys: usize,
+}
+
+impl Largest {
+    /// Returns the queries of a block of up to `size`.
+    fn block(self, size: usize) -> usize {
+        size.min(self.len * self.heads.group())
+    }
+
+    /// Returns the keys, padded to whole panels.
+    fn padded(self) -> usize {
+        self.keys.next_multiple_of(PANEL)
     }
 }
 
@@ -120,8 +143,8 @@ pub(crate) trait AttentionValue: PageValue {
     /// The same for the backward pass.
     type BackwardScratch;
 
-    fn scratch(heads: Heads, max_keys: usize) -> Self::Scratch;
-    fn backward_scratch(heads: Heads, max_keys: usize) -> Self::BackwardScratch;
+    fn scratch(largest: Largest) -> Self::Scratch;
+    fn backward_scratch(largest: Largest) -> Self::BackwardScratch;
     fn forward(pass: Forward<'_, Self>);
     fn backward(pass: Backward<'_, Self>);
     /// Wraps a result as a tensor of this dtype.
@@ -142,12 +165,13 @@ pub(crate) struct Forward<'a, T: AttentionValue> {
 /// part of `dq` and adds its parts to `dk` and `dv`.
 ///
 /// The softmax weights P are computed again from q and k, as in FlashAttention's backward pass (Dao
-/// et al., arXiv:2205.14135): dV = Pᵀ dO, dP = dO Vᵀ, dS = P (dP - rowsum(dO O)), dQ = dS K, dK =
+/// et al., arXiv:2205.14135): dV = Pᵀ dO, dP = dO Vᵀ, dS = P (dP - rowsum(P dP)), dQ = dS K, dK =
 /// dSᵀ Q. The gradient of a key or value is a sum over its queries in a fixed order: by block of
-/// queries, then by query.
+/// queries, then in the order of a product.
 pub(crate) struct Backward<'a, T: AttentionValue> {
     pub(crate) row_head: RowHead,
     pub(crate) q: &'a [T],
+    /// The output, from which f32 computes rowsum(P dP) as rowsum(dO O).
     pub(crate) out: &'a [T],
     pub(crate) dout: &'a [T],
     /// Pages with keys in the key layout and values in the value layout, and pages with the two
@@ -257,7 +281,7 @@ impl QueryBlock {
 }
 
 /// Normalises one row of softmax weights, and turns their gradient into that of the unscaled
-/// scores: w (dw - dout·out) scale.
+/// scores: w (dw - dot) scale.
 #[inline(always)]
 fn score_gradient<S: Simd>(
     weights: &mut [f32],

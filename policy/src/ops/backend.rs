@@ -14,8 +14,9 @@ pub enum Backend {
     /// Kernels in f32 on the CPU. Every reduction has one fixed order, so bits do not depend on the
     /// other rows of the batch, on chunking, on the KV cache, on threads or on the instruction set.
     CpuF32,
-    /// bf16 on the CPU. Products have kernels of their own (`matmul_bf16`). The other operations
-    /// run in the kernels of f32 on widened values and round once. Gradients of weights are f32.
+    /// bf16 on the CPU. Products, also those of attention, have kernels of their own
+    /// (`matmul_bf16`). The other operations run in the kernels of f32 on widened values and round
+    /// once. Gradients of weights are f32.
     CpuBf16,
     /// candle's tensor operations (`*_tensor_ops`), for other devices and dtypes.
     TensorOps,
@@ -31,7 +32,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether kernels compute, whose KV cache consists of pages in f32.
+    /// Returns whether kernels compute.
     pub(crate) fn has_kernels(self) -> bool {
         self != Self::TensorOps
     }

@@ -3,8 +3,11 @@
 //!
 //! Invariant: a page holds 32 keys of each head as `[D][32]`, and 32 values as panels of 32 of the
 //! D columns, `[32][32]` each. In bf16 two rows of a panel are one row of pairs, and D is padded
-//! with zeros to whole blocks of a product. Memory beyond a sequence's tokens is finite and has
-//! zero weight. `PageTables` decides which sequence owns which page.
+//! with zeros to whole blocks of a product. Products of bf16 read whole pages. They give what lies
+//! beyond a sequence's tokens zero weight, and values there are zeros, because zero times NaN is
+//! NaN. `PageTables` decides which sequence owns which page.
+
+use std::ops::Range;
 
 use candle_core::WithDType;
 use half::bf16;
@@ -101,6 +104,29 @@ impl<T: PageValue> KvPages<T> {
         }
     }
 
+    /// Clears the values of the pages that hold `positions` of a sequence, from the first of them
+    /// to the end of the last page.
+    pub(crate) fn clear_values(&mut self, sequence: PagedSequence<'_>, positions: Range<usize>) {
+        if T::STEPS == 1 || positions.is_empty() {
+            // Products of f32 end at the last key.
+            return;
+        }
+        let first_page = positions.start / PAGE;
+        for page in first_page..positions.end.div_ceil(PAGE) {
+            // The other half of the first position's word belongs to the token before it, and the
+            // half of its own is written next.
+            let rows = match page == first_page {
+                true => (positions.start % PAGE).div_ceil(T::STEPS),
+                false => 0,
+            };
+            for panel in 0..self.head_dim.div_ceil(PANEL) {
+                let start = self.value_page(sequence.kv_head, panel, sequence.table[page] as usize);
+                let values = &mut self.values.values()[start..][..Self::VALUE_WORDS];
+                values[rows * PANEL..].fill(T::Word::default());
+            }
+        }
+    }
+
     /// Writes the key and the value `[D]` of one token.
     pub(crate) fn write(
         &mut self,
@@ -117,13 +143,7 @@ impl<T: PageValue> KvPages<T> {
         }
         for (panel, value) in value.chunks(PANEL).enumerate() {
             let start = self.value_page(sequence.kv_head, panel, page);
-            let values = &mut self.values.values()[start..][..Self::VALUE_WORDS];
-            if column == 0 {
-                // A new page: zero times what another sequence left there, if that is not a number,
-                // would not be zero.
-                values.fill(T::Word::default());
-            }
-            let row = &mut values[column / T::STEPS * PANEL..];
+            let row = &mut self.values.values()[start + column / T::STEPS * PANEL..];
             for (word, &value) in row.iter_mut().zip(value) {
                 value.write(word, column);
             }

@@ -318,6 +318,10 @@ pub(super) fn product_with(x: &Tensor, weight: &LinearWeight) -> Result<Vec<f32>
 /// Returns the products of x [m, k] in bf16 and packed matrices [k, n], in f32.
 fn bf16_products(x: &Tensor, packed: &[&Bf16Matrix]) -> Result<Vec<Vec<f32>>> {
     let (m, k) = x.dims2()?;
+    if let Some(other) = packed.iter().find(|packed| packed.rows() != k) {
+        let (rows, columns) = (other.rows(), other.columns());
+        bail!("linear: x is [{m}, {k}] but the weight is [{columns}, {rows}]");
+    }
     let new = |packed: &&Bf16Matrix| vec![0.0; m * packed.columns()];
     let mut ys: Vec<Vec<f32>> = packed.iter().map(new).collect();
     let mut products: Vec<(&Bf16Matrix, &mut [f32])> = Vec::with_capacity(ys.len());
@@ -341,9 +345,9 @@ fn linears_bf16(x: &Tensor, weights: &[&LinearWeight]) -> Result<Vec<Tensor>> {
             _ => bail!("linear: a weight is not packed for bf16: this is a bug"),
         }
     }
-    let products = bf16_products(x, &packed)?;
-    let pairs = products.iter().zip(&packed);
-    pairs
-        .map(|(y, packed)| rounded_tensor(y, (rows, packed.columns())))
+    // Each product is freed when it is rounded.
+    let products = bf16_products(x, &packed)?.into_iter().zip(&packed);
+    products
+        .map(|(y, packed)| rounded_tensor(&y, (rows, packed.columns())))
         .collect()
 }

@@ -60,6 +60,7 @@ pub use swiglu::swiglu_tensor_ops;
 pub use token_set::TokenSet;
 
 pub(crate) use kv_pages::{KvPages, PAGE};
+pub(crate) use matmul_bf16::BLOCK;
 pub(crate) use paged_attention::{AttentionMetadata, TensorPages};
 
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, Var, WithDType, bail};

@@ -6,16 +6,13 @@
 use half::bf16;
 
 use super::bf16_forward::{QUERY_BLOCK, Scratch};
-use super::{AttentionValue, Backward, Heads, QueryBlock, score_gradient};
+use super::{AttentionValue, Backward, Largest, QueryBlock, score_gradient};
 use crate::ops::aligned::Aligned;
 use crate::ops::kv_pages::PAGE;
 use crate::ops::math::sum;
 use crate::ops::matmul::PANEL;
-use crate::ops::matmul_bf16::{Bf16Matrix, Bf16Rows, Bf16View, Sums};
+use crate::ops::matmul_bf16::{Bf16Matrix, Bf16Rows, Bf16View, SUM_ROWS, Sums};
 use crate::ops::simd::{Kernel, Simd, dispatch};
-
-/// The rows of transposed sums are a multiple of this, which is the height of AMX's tiles.
-const ROWS: usize = 16;
 
 /// Buffers of the backward pass of one row and key-value head.
 pub(crate) struct BackwardScratch {
@@ -31,13 +28,14 @@ pub(crate) struct BackwardScratch {
 }
 
 impl BackwardScratch {
-    pub(super) fn new(heads: Heads, max_keys: usize) -> Self {
-        let padded = max_keys.next_multiple_of(PANEL);
-        let transposed = || Aligned::new(padded * heads.head_dim.next_multiple_of(ROWS));
+    pub(super) fn new(largest: Largest) -> Self {
+        let (head_dim, padded) = (largest.heads.head_dim, largest.padded());
+        let queries = largest.block(QUERY_BLOCK);
+        let transposed = || Aligned::new(padded * head_dim.next_multiple_of(SUM_ROWS));
         Self {
-            scratch: bf16::scratch(heads, max_keys),
-            doutput: vec![bf16::ZERO; QUERY_BLOCK * heads.head_dim],
-            dweights: Aligned::new(QUERY_BLOCK * padded),
+            scratch: bf16::scratch(largest),
+            doutput: vec![bf16::ZERO; queries * head_dim],
+            dweights: Aligned::new(queries.next_multiple_of(SUM_ROWS) * padded),
             panels: Bf16Matrix::default(),
             dkeys: transposed(),
             dvalues: transposed(),
@@ -49,7 +47,7 @@ impl BackwardScratch {
 pub(super) fn backward(pass: Backward<'_, bf16>) {
     let (row_head, sequence, b) = (pass.row_head, pass.sequence, pass.scratch);
     let head_dim = row_head.heads.head_dim;
-    let sums = row_head.all_keys().next_multiple_of(PANEL) * head_dim.next_multiple_of(ROWS);
+    let sums = row_head.all_keys().next_multiple_of(PANEL) * head_dim.next_multiple_of(SUM_ROWS);
     // Blocks of queries add to these in order, so a key's gradient has one order of sums.
     b.dkeys.values()[..sums].fill(0.0);
     b.dvalues.values()[..sums].fill(0.0);
@@ -78,9 +76,9 @@ pub(super) fn backward(pass: Backward<'_, bf16>) {
         b.panels.pack(dscores);
         add_transposed(block.rows(&s.queries), &b.panels, &mut s.rows, &mut b.dkeys);
         s.rows.pack(dscores);
-        let output = s.output.values();
+        let (output, multiplier) = (s.output.values(), s.rows.multiplier());
         for panel in 0..head_dim.div_ceil(PANEL) {
-            block.products_with_values(&s.rows, pass.values_keys, sequence, panel, output);
+            block.products_with_values(&multiplier, pass.values_keys, sequence, panel, output);
             block.scatter(panel, output, |_| 1.0, pass.dq);
         }
     }
@@ -100,7 +98,7 @@ fn add_transposed(
     sums: &mut Aligned<f32>,
 ) {
     packed.pack(rows.transposed());
-    let panel_step = packed.rows().next_multiple_of(ROWS) * PANEL;
+    let panel_step = packed.rows().next_multiple_of(SUM_ROWS) * PANEL;
     let mut sums = Sums {
         values: sums.values(),
         stride: PANEL,
@@ -111,7 +109,7 @@ fn add_transposed(
 
 /// Adds the column of a position in transposed sums to `sum` `[D]`.
 fn add_column(transposed: &[f32], position: usize, sum: &mut [f32]) {
-    let panel_step = sum.len().next_multiple_of(ROWS) * PANEL;
+    let panel_step = sum.len().next_multiple_of(SUM_ROWS) * PANEL;
     let column = &transposed[position / PAGE * panel_step + position % PAGE..];
     let column = column.iter().step_by(PANEL);
     sum.iter_mut().zip(column).for_each(|(sum, x)| *sum += x);
@@ -137,7 +135,10 @@ impl Kernel for ScoreGradients<'_> {
         let drows = self.dweights.chunks_exact_mut(block.padded());
         for (i, (weights, dweights)) in rows.zip(drows).take(block.count).enumerate() {
             let inverse = self.inverses[i];
-            // rowsum(P dP) equals dO·O, but O is rounded, and the error would reach every score.
+            // What old keys in the last page gave, which may not be a number.
+            dweights[block.row_head.keys(block.start + i)..].fill(0.0);
+            // rowsum(P dP) equals rowsum(dO O), but O is rounded, and the error would reach every
+            // score.
             let dot = inverse * sum::<S>(weights, dweights, |x, y| x.mul(y));
             score_gradient::<S>(weights, dweights, inverse, dot, scale);
         }

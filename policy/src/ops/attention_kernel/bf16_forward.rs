@@ -4,12 +4,12 @@ use candle_core::{Result, Shape, Tensor};
 use half::bf16;
 
 use super::bf16_backward::{self, BackwardScratch};
-use super::{AttentionValue, Backward, Forward, Heads, QueryBlock};
+use super::{AttentionValue, Backward, Forward, Largest, QueryBlock};
 use crate::ops::aligned::Aligned;
 use crate::ops::bf16_values::{round, rounded_tensor};
 use crate::ops::kv_pages::{KvPages, PAGE, PagedSequence};
 use crate::ops::matmul::PANEL;
-use crate::ops::matmul_bf16::{BLOCK, Bf16Rows, Bf16View, Sums};
+use crate::ops::matmul_bf16::{BLOCK, Bf16Rows, Bf16View, Multiplier, SUM_ROWS, Sums};
 use crate::ops::simd::{Kernel, Simd, dispatch};
 
 /// Queries of a block. A query is one token of one head. 64 are four tiles of AMX.
@@ -33,20 +33,21 @@ impl AttentionValue for bf16 {
     type Scratch = Scratch;
     type BackwardScratch = BackwardScratch;
 
-    fn scratch(heads: Heads, max_keys: usize) -> Scratch {
-        let scores = QUERY_BLOCK * max_keys.next_multiple_of(PANEL);
+    fn scratch(largest: Largest) -> Scratch {
+        let queries = largest.block(QUERY_BLOCK);
+        let sums = queries.next_multiple_of(SUM_ROWS);
         Scratch {
-            queries: vec![Self::ZERO; QUERY_BLOCK * heads.head_dim],
+            queries: vec![Self::ZERO; queries * largest.heads.head_dim],
             rows: Bf16Rows::default(),
-            weights: Aligned::new(scores),
-            rounded: vec![Self::ZERO; scores],
-            inverses: vec![0.0; QUERY_BLOCK],
-            output: Aligned::new(QUERY_BLOCK * PANEL),
+            weights: Aligned::new(sums * largest.padded()),
+            rounded: vec![Self::ZERO; queries * largest.padded()],
+            inverses: vec![0.0; queries],
+            output: Aligned::new(sums * PANEL),
         }
     }
 
-    fn backward_scratch(heads: Heads, max_keys: usize) -> BackwardScratch {
-        BackwardScratch::new(heads, max_keys)
+    fn backward_scratch(largest: Largest) -> BackwardScratch {
+        BackwardScratch::new(largest)
     }
 
     fn forward(pass: Forward<'_, Self>) {
@@ -77,18 +78,19 @@ fn forward(pass: Forward<'_, bf16>) {
         let rounded = block.round(weights, &mut scratch.rounded);
         scratch.rows.pack(rounded);
         let output = scratch.output.values();
+        let multiplier = scratch.rows.multiplier();
         for panel in 0..pass.row_head.heads.head_dim.div_ceil(PANEL) {
-            block.products_with_values(&scratch.rows, pages, sequence, panel, output);
+            block.products_with_values(&multiplier, pages, sequence, panel, output);
             block.scatter(panel, output, |i| scratch.inverses[i], pass.out);
         }
     }
 }
 
-/// [`QueryBlock::softmax`] by itself.
-pub(super) struct Softmax<'a> {
-    pub(super) block: QueryBlock,
-    pub(super) scores: &'a mut [f32],
-    pub(super) inverses: &'a mut [f32],
+/// [`QueryBlock::softmax`] as a kernel.
+struct Softmax<'a> {
+    block: QueryBlock,
+    scores: &'a mut [f32],
+    inverses: &'a mut [f32],
 }
 
 impl Kernel for Softmax<'_> {
@@ -137,14 +139,13 @@ impl QueryBlock {
     /// Computes the packed rows [count, padded] times 32 columns of the values → `[count][32]`.
     pub(super) fn products_with_values(
         &self,
-        rows: &Bf16Rows,
+        multiplier: &Multiplier<'_>,
         pages: &KvPages<bf16>,
         sequence: PagedSequence<'_>,
         panel: usize,
         products: &mut [f32],
     ) {
-        products[..rows.padded_rows() * PANEL].fill(0.0);
-        let multiplier = rows.multiplier();
+        products.fill(0.0);
         let mut first = 0;
         while first < self.keys {
             let run = pages.value_run(sequence, panel, first, self.keys);

@@ -1,7 +1,7 @@
 //! The backward pass of the attention kernel in f32.
 
 use super::f32_forward::{QUERY_BLOCK, Scratch};
-use super::{AttentionValue, Backward, Heads, QueryBlock, score_gradient};
+use super::{AttentionValue, Backward, Largest, QueryBlock, score_gradient};
 use crate::ops::math::sum;
 use crate::ops::matmul::{PANEL, multiply_strip};
 use crate::ops::simd::{Kernel, Simd};
@@ -19,15 +19,16 @@ pub(crate) struct BackwardScratch {
 }
 
 impl BackwardScratch {
-    pub(super) fn new(heads: Heads, max_keys: usize) -> Self {
-        let columns = heads.head_dim.next_multiple_of(PANEL);
+    pub(super) fn new(largest: Largest) -> Self {
+        let queries = largest.block(QUERY_BLOCK);
+        let columns = largest.heads.head_dim.next_multiple_of(PANEL);
         Self {
-            scratch: f32::scratch(heads, max_keys),
-            doutput: vec![0.0; QUERY_BLOCK * heads.head_dim],
-            dweights: vec![0.0; QUERY_BLOCK * max_keys.next_multiple_of(PANEL)],
-            panels: vec![0.0; QUERY_BLOCK * columns],
-            dkeys: vec![0.0; max_keys * columns],
-            dvalues: vec![0.0; max_keys * columns],
+            scratch: f32::scratch(largest),
+            doutput: vec![0.0; queries * largest.heads.head_dim],
+            dweights: vec![0.0; queries * largest.padded()],
+            panels: vec![0.0; queries * columns],
+            dkeys: vec![0.0; largest.keys * columns],
+            dvalues: vec![0.0; largest.keys * columns],
         }
     }
 }
@@ -51,7 +52,7 @@ impl Kernel for Backward<'_, f32> {
             block.softmax::<S>(weights, &mut b.scratch.inverses);
             block.gather(self.dout, &mut b.doutput);
             block.scores::<S>(&b.doutput, self.values_keys, sequence, &mut b.dweights);
-            // rowsum(P dP) is computed as dO·O: D products for each query instead of one for each
+            // rowsum(P dP) is computed as rowsum(dO O): D products for each query instead of one for each
             // key.
             for i in 0..block.count {
                 let range = i * block.padded()..(i + 1) * block.padded();

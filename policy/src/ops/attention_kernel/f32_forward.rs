@@ -3,7 +3,7 @@
 use candle_core::{Result, Shape, Tensor};
 
 use super::f32_backward::BackwardScratch;
-use super::{AttentionValue, Backward, Forward, Heads, QueryBlock};
+use super::{AttentionValue, Backward, Forward, Largest, QueryBlock};
 use crate::ops::kv_pages::{KvPages, PAGE, PagedSequence};
 use crate::ops::matmul::{PANEL, View, multiply_strip};
 use crate::ops::simd::{Kernel, Simd, dispatch};
@@ -24,17 +24,18 @@ impl AttentionValue for f32 {
     type Scratch = Scratch;
     type BackwardScratch = BackwardScratch;
 
-    fn scratch(heads: Heads, max_keys: usize) -> Scratch {
+    fn scratch(largest: Largest) -> Scratch {
+        let queries = largest.block(QUERY_BLOCK);
         Scratch {
-            queries: vec![0.0; QUERY_BLOCK * heads.head_dim],
-            weights: vec![0.0; QUERY_BLOCK * max_keys.next_multiple_of(PANEL)],
-            inverses: vec![0.0; QUERY_BLOCK],
-            output: vec![0.0; QUERY_BLOCK * PANEL],
+            queries: vec![0.0; queries * largest.heads.head_dim],
+            weights: vec![0.0; queries * largest.padded()],
+            inverses: vec![0.0; queries],
+            output: vec![0.0; queries * PANEL],
         }
     }
 
-    fn backward_scratch(heads: Heads, max_keys: usize) -> BackwardScratch {
-        BackwardScratch::new(heads, max_keys)
+    fn backward_scratch(largest: Largest) -> BackwardScratch {
+        BackwardScratch::new(largest)
     }
 
     fn forward(pass: Forward<'_, Self>) {

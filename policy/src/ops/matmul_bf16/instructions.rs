@@ -42,8 +42,8 @@ impl Instructions {
 mod forced {
     use std::cell::Cell;
 
-    use super::super::{amx, pairs};
-    use super::{AmxPermission, Instructions};
+    use super::super::pairs;
+    use super::Instructions;
 
     thread_local! {
         static FORCED: Cell<Option<Instructions>> = const { Cell::new(None) };
@@ -54,11 +54,12 @@ mod forced {
     }
 
     /// Calls `f` with this thread's products by the lanes, by pairs if the CPU has them, and by
-    /// tiles, which are emulated if the CPU has none. Returns the results and what made them.
+    /// tiles, which are emulated if the CPU has none. Returns the results with the names of the
+    /// instructions.
     pub(crate) fn with_each<T>(mut f: impl FnMut() -> T) -> Vec<(&'static str, T)> {
         let pairs = pairs::Permission::of_process().map(Instructions::Pairs);
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        let tiles = AmxPermission::of_process().or_else(amx::emulated);
+        let tiles = super::AmxPermission::of_process().or_else(super::amx::emulated);
         #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
         let tiles = None;
         let all = [

@@ -65,8 +65,10 @@ impl<'a> Bf16View<'a> {
 
     /// Writes the rows one after the other in f32, each padded with zeros to `padded` values.
     pub(super) fn widen(self, padded: usize, wide: &mut Vec<f32>) {
-        wide.clear();
         wide.resize(self.rows * padded, 0.0);
+        if self.cols < padded {
+            wide.fill(0.0);
+        }
         if !wide.is_empty() {
             dispatch(Widen {
                 from: self,

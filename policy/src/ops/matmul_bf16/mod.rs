@@ -32,12 +32,11 @@ use candle_core::Result;
 
 use super::aligned::Aligned;
 use super::matmul::WriteMode;
-use instructions::Instructions;
 #[cfg(test)]
 pub(crate) use instructions::with_each;
 pub(crate) use matrix::{BLOCK, Bf16Matrix, Bf16View, write_pair};
 use matrix::{PANEL, write};
-pub(crate) use rows::{Bf16Rows, Sums};
+pub(crate) use rows::{Bf16Rows, Multiplier, SUM_ROWS, Sums};
 
 /// Rows of A that meet all panels of B before the next ones. At a k of 1,536 they are 768 KiB in
 /// bf16, which fit the second-level cache.
@@ -64,11 +63,10 @@ pub(crate) fn multiply_bf16(
             );
         }
     }
+    let mut rows = Bf16Rows::default();
     for first in (0..a.rows).step_by(ROWS) {
         let part = a.part(first, ROWS.min(a.rows - first));
-        let instructions = Instructions::for_rows(part.rows);
-        let mut rows = Bf16Rows::default();
-        rows.pack_for(instructions, part);
+        rows.pack(part);
         for (b, c) in &mut *products {
             let c = &mut c[first * b.n..][..part.rows * b.n];
             multiply_rows(&rows, b, c, write_mode);

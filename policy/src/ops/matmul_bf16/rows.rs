@@ -6,6 +6,9 @@ use super::{amx, lanes, pairs};
 use crate::ops::aligned::Aligned;
 use crate::ops::simd::dispatch;
 
+/// The rows of sums are a multiple of this under some instructions: the height of a tile.
+pub(crate) const SUM_ROWS: usize = amx::TILE_ROWS;
+
 /// The rows of A, each padded with zeros to whole blocks of k. The memory is used again when other
 /// rows are packed.
 pub(crate) struct Bf16Rows {
@@ -83,7 +86,7 @@ impl Bf16Rows {
     /// behind the last one.
     pub(crate) fn padded_rows(&self) -> usize {
         match self.instructions {
-            Instructions::Tiles(_) => self.rows.next_multiple_of(amx::TILE_ROWS),
+            Instructions::Tiles(_) => self.rows.next_multiple_of(SUM_ROWS),
             Instructions::Pairs(_) | Instructions::Lanes => self.rows,
         }
     }
@@ -123,11 +126,12 @@ impl Multiplier<'_> {
             Unit::Pairs(_) => pairs::DEPTH,
             Unit::Lanes => lanes::DEPTH,
         };
-        // Pieces of equal size. All rows read one before the next replaces it in the cache.
+        // The strip is cut into pieces of equal size, so that all rows read a piece while it is in
+        // the cache.
         let in_strip = pairs.len() / (BLOCK / 2 * PANEL);
         assert!(
-            first + in_strip <= blocks,
-            "a strip exceeds the rows: this is a bug"
+            first + in_strip <= blocks && pairs.len().is_multiple_of(BLOCK / 2 * PANEL),
+            "a strip does not fit the rows: this is a bug"
         );
         let piece = in_strip
             .div_ceil(in_strip.div_ceil(depth / BLOCK).max(1))
@@ -141,6 +145,10 @@ impl Multiplier<'_> {
     /// `panel_step` values behind those of the panel before.
     pub(crate) fn add_panels(&self, panels: &[u32], sums: &mut Sums<'_>, panel_step: usize) {
         let len = (self.rows.padded / 2 * PANEL).max(1);
+        assert!(
+            panels.len().is_multiple_of(len),
+            "panels do not fit the rows: this is a bug"
+        );
         for (panel, pairs) in panels.chunks_exact(len).enumerate() {
             let mut sums = Sums {
                 values: &mut sums.values[panel * panel_step..],

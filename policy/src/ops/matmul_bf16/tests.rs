@@ -2,6 +2,7 @@
 
 use half::bf16;
 
+use super::instructions::Instructions;
 use super::matrix::BLOCK;
 use super::*;
 use crate::ops::amx_permission::Permission;

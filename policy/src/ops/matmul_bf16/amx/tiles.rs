@@ -1,7 +1,7 @@
 //! The instructions of AMX. Rust has no stable intrinsics for them, and a tile register cannot be
 //! an operand of `asm!`, so a whole loop over k is one block.
 
-use std::{arch::asm, marker::PhantomData};
+use std::{arch::asm, cell::Cell, marker::PhantomData};
 
 use super::super::matrix::{BLOCK, PANEL};
 use super::super::rows::Sums;
@@ -36,8 +36,19 @@ pub(in super::super) struct Tiles {
     _thread: PhantomData<*const ()>,
 }
 
+thread_local! {
+    /// Whether the tiles of this thread are configured.
+    static IS_CONFIGURED: Cell<bool> = const { Cell::new(false) };
+}
+
 impl Tiles {
+    /// Configures the tiles of this thread.
+    ///
+    /// # Panics
+    /// If they are configured already: the end of one user would end the other's too.
     pub(in super::super) fn configure(_: Permission) -> Self {
+        let was_configured = IS_CONFIGURED.replace(true);
+        assert!(!was_configured, "the tiles are in use: this is a bug");
         // SAFETY: the permission says that the CPU has the instruction. It reads the 64 bytes of
         // the configuration, which is valid, and zeroes this thread's tiles.
         unsafe {
@@ -146,6 +157,7 @@ impl Tiles {
 
 impl Drop for Tiles {
     fn drop(&mut self) {
+        IS_CONFIGURED.set(false);
         // SAFETY: the tiles are configured, and nobody uses them any more.
         unsafe {
             asm!(
