@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use env::Environment;
 use env_node::{EnvNode, Server};
 use learner::ranks::RankOptions;
@@ -19,7 +19,7 @@ use crate::{
     openenv_variables::Variables,
     progress::Progress,
     setup,
-    shutdown::{read_unless_interrupted, unless_interrupted},
+    shutdown::{Interrupted, read_unless_interrupted, unless_interrupted},
     threads,
 };
 
@@ -100,6 +100,7 @@ pub(crate) async fn actor(
         "actor {id} samples for {} on {}",
         args.learner, args.env
     ));
+    let signal = shutdown.clone();
     actor::run(
         env,
         learner,
@@ -109,7 +110,11 @@ pub(crate) async fn actor(
         stop(shutdown, ready),
     )
     .await?;
-    Ok(())
+    // Kubernetes takes a pod that ends with 0 for one whose work is done, also if it was evicted.
+    match signal.is_cancelled() {
+        true => bail!(Interrupted),
+        false => Ok(()),
+    }
 }
 
 /// `sqlenv rank`: computes a share of the steps of a learner.

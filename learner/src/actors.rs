@@ -163,6 +163,12 @@ impl ActorRegistry {
         }
     }
 
+    /// Returns whether an actor has no weights stream and has not called since a time.
+    pub(crate) fn is_silent_since(&self, id: &str, time: Duration) -> bool {
+        let actor = self.actors.get(&shortened(id));
+        actor.is_none_or(|actor| actor.streams == 0 && actor.last_heard <= time)
+    }
+
     /// Returns whether other actors than these have an open weights stream or have called lately.
     pub(crate) fn has_others(&self, now: Duration, actors: &BTreeSet<&str>) -> bool {
         let is_other = |(id, actor): (&String, &KnownActor)| {

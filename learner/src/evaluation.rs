@@ -242,6 +242,18 @@ impl EvaluationQueue {
         }
     }
 
+    /// Ends the leases of an actor that is gone, as [`crate::scheduler::Scheduler::left`].
+    pub(crate) fn left(&mut self, now: Duration, actor_id: &str) -> usize {
+        let mut ended = 0;
+        for part in self.parts.iter_mut().filter(|part| part.episodes.is_none()) {
+            if now < part.free_from && part.holders.last_actor() == Some(actor_id) {
+                part.free_from = now;
+                ended += 1;
+            }
+        }
+        ended
+    }
+
     /// Hands out a part again whose episodes are refused. Other actors have the first chance to
     /// take it, and results under earlier leases still count. Returns false, and changes nothing,
     /// if the actor was not given the part.

@@ -231,6 +231,13 @@ impl Evaluator {
         self.lock().leases.forgive(actor_id);
     }
 
+    /// Ends the leases of an actor that is gone, and returns how many there were.
+    pub(crate) fn left(&self, now: Duration, actor_id: &str) -> usize {
+        let mut state = self.lock();
+        let queue = state.queue.as_mut();
+        queue.map_or(0, |queue| queue.left(now, actor_id))
+    }
+
     /// Hands out a part again whose episodes are refused. Returns whether the actor was given it.
     pub(crate) fn refuse(&self, now: Duration, head: &PartHead) -> bool {
         let mut state = self.lock();

@@ -380,6 +380,22 @@ impl Scheduler {
         was_given
     }
 
+    /// Ends the leases of an actor that is gone, so that its groups are handed out again. Its results
+    /// still count. Returns how many there were.
+    pub fn left(&mut self, now: Duration, actor_id: &str) -> usize {
+        let mut ended = 0;
+        for state in self.groups.values_mut() {
+            if let GroupState::Leased { holders, expires } = state
+                && now < *expires
+                && holders.last_actor() == Some(actor_id)
+            {
+                *expires = now;
+                ended += 1;
+            }
+        }
+        ended
+    }
+
     /// Notes that an actor joins. It no longer counts as late: its leases may have expired because
     /// its process ended.
     pub fn joined(&mut self, actor_id: &str) {

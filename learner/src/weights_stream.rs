@@ -4,7 +4,10 @@
 //! claim could use any more is not sent to its end. Streams share the bytes of snapshots. The
 //! server ends the connection of an actor that does not read.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use proto::{
     SharedMessage, SharedMessages, Snapshot,
@@ -23,6 +26,9 @@ use crate::{
 
 /// Messages of a snapshot that wait for a slow actor.
 const STREAM_DEPTH: usize = 4;
+/// An actor whose stream ended, and that has not called since, is gone after this time. An actor
+/// that lost its connection calls earlier.
+const GONE_AFTER: Duration = Duration::from_secs(15);
 
 /// Opens a stream.
 ///
@@ -34,7 +40,7 @@ pub(crate) fn open(
 ) -> Result<SharedMessages, Status> {
     let permit = context.call_limits.weights_stream()?;
     let (sender, messages) = mpsc::channel(STREAM_DEPTH);
-    let connected = ConnectedActor::new(Arc::clone(context), request.actor_id);
+    let connected = ConnectedActor::new(Arc::clone(context), request.actor_id.clone());
     let streaming = stream_snapshots(
         context.snapshots.subscribe(),
         context.run_end.subscribe(),
@@ -42,11 +48,39 @@ pub(crate) fn open(
         request.after_version,
         sender,
     );
+    // Not kept from its end by an actor that may come back.
+    let run = Arc::downgrade(context);
     task::spawn(async move {
         streaming.await;
         drop((connected, permit));
+        end_leases_of_gone(&run, &request.actor_id).await;
     });
     Ok(messages)
+}
+
+/// Ends the leases of an actor whose stream has just ended, unless it comes back.
+async fn end_leases_of_gone(run: &Weak<RunContext>, actor_id: &str) {
+    let Some(ended) = run.upgrade().map(|context| context.now()) else {
+        return;
+    };
+    tokio::time::sleep(GONE_AFTER).await;
+    let Some(context) = run.upgrade() else {
+        return;
+    };
+    if context.run_end.borrow().is_some() || !context.actors().is_silent_since(actor_id, ended) {
+        return;
+    }
+    let now = context.now();
+    let leases = context.intake.left(now, actor_id) + context.evaluator.left(now, actor_id);
+    if leases > 0 {
+        tracing::warn!(
+            actor_id = ?actor_id,
+            leases,
+            "an actor has been gone for {} s; others get its work",
+            GONE_AFTER.as_secs()
+        );
+        context.intake.wake_claims();
+    }
 }
 
 /// An actor with an open weights stream.

@@ -57,6 +57,31 @@ fn a_learner_ends_with_the_command_that_continues() {
     assert!(heard.contains(&command), "{command}: {heard}");
 }
 
+/// Kubernetes would take an evicted actor that ends with 0 for one whose run is over, and start no
+/// other.
+#[test]
+fn an_actor_that_a_signal_ends_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let mut args = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
+    args.extend(["--set", "learner.steps=1000", "--env", &env]);
+    args.extend(["--run-dir", run_dir.to_str().unwrap()]);
+    let (_learner, learner) = serve(&args);
+    let mut actor = sqlenv(&["actor", "--learner", &learner, "--env", &env]);
+    let child = actor.stderr(Stdio::piped()).spawn().unwrap();
+    let mut actor = Running(child);
+    let mut lines = BufReader::new(actor.0.stderr.take().unwrap()).lines();
+    let begun = lines.find(|line| line.as_ref().unwrap().starts_with("actor "));
+    assert!(begun.is_some());
+    let told = Command::new("kill")
+        .args(["-TERM", &actor.0.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(told.success());
+    assert_eq!(actor.0.wait().unwrap().code(), Some(130));
+}
+
 /// This is the case of `sqlenv data stats | true`.
 #[test]
 fn a_reader_may_leave() {

@@ -178,6 +178,11 @@ impl Intake {
         was_given
     }
 
+    /// Ends the leases of an actor that is gone, and returns how many there were.
+    pub(crate) fn left(&self, now: Duration, actor_id: &str) -> usize {
+        self.lock().scheduler.left(now, actor_id)
+    }
+
     /// Notes that an actor has joined, see [`Scheduler::joined`].
     pub(crate) fn joined(&self, actor_id: &str) {
         self.lock().scheduler.joined(actor_id);

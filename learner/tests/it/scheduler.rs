@@ -345,6 +345,24 @@ fn an_expired_lease_is_given_out_again_and_the_first_result_counts() {
 }
 
 #[test]
+fn the_groups_of_an_actor_that_left_are_given_out_again() {
+    let mut scheduler = Scheduler::new(settings(1, 3, 3, 0), 0, 0, 7);
+    let first = lease(scheduler.claim(seconds(0), "a", 0));
+    let other = lease(scheduler.claim(seconds(0), "b", 0));
+    let third = lease(scheduler.claim(seconds(0), "a", 0));
+    assert_eq!(scheduler.left(seconds(2), "nobody"), 0);
+    assert_eq!(scheduler.left(seconds(2), "a"), 2);
+    assert_eq!(scheduler.left(seconds(2), "a"), 0);
+    let again = lease(scheduler.claim(seconds(2), "b", 0));
+    assert_eq!(again.group_index, first.group_index);
+    let again = lease(scheduler.claim(seconds(2), "c", 0));
+    assert_eq!(again.group_index, third.group_index);
+    // What the actor had still counts, if it comes back first.
+    assert_eq!(judge(&mut scheduler, "a", first, 0), Admission::Accept);
+    assert_eq!(judge(&mut scheduler, "b", other, 0), Admission::Accept);
+}
+
+#[test]
 fn a_stale_result_of_a_lost_lease_does_not_end_its_successor() {
     let mut scheduler = Scheduler::new(settings(9, 1, 1, 0), 3, 0, 7);
     let lost = lease(scheduler.claim(seconds(0), "a", 3));

@@ -301,6 +301,41 @@ async fn a_claim_waits_for_work() {
     assert_eq!(claimed(woken.outcome.unwrap()).group_index, 3);
 }
 
+/// The weights stream tells that an actor is gone, long before its leases expire.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_groups_of_an_actor_that_is_gone_are_handed_out_again() {
+    let mut server = Server::start_with(LearnerConfig {
+        lease_seconds: 3_000,
+        ..small_config()
+    })
+    .await;
+    let request = WeightsRequest {
+        actor_id: "a".to_owned(),
+        after_version: Some(0),
+        run_id: server.learner.run_id().to_owned(),
+    };
+    let stream = server.client.weights(request).await.unwrap();
+    for _ in 0..3 {
+        claimed(server.claim(0).await);
+    }
+    let request = ClaimRequest {
+        actor_id: "waiting".to_owned(),
+        policy_version: 0,
+        run_id: server.learner.run_id().to_owned(),
+        report: None,
+        identity: None,
+    };
+    let mut client = server.client.clone();
+    let early = client.claim(request.clone()).await.unwrap().into_inner();
+    assert!(
+        matches!(early.outcome, Some(Outcome::Wait(_))),
+        "the stream is open, and all that is needed is leased"
+    );
+    drop(stream);
+    let response = client.claim(request).await.unwrap().into_inner();
+    assert_eq!(claimed(response.outcome.unwrap()).group_index, 0);
+}
+
 /// The server ends as soon as its connections have what they need: no fixed pause, and no claim
 /// that holds it up.
 #[tokio::test(flavor = "multi_thread")]
