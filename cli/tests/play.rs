@@ -5,7 +5,7 @@ use proto::{
     EnvClient, Transport,
     v1::{
         InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, Observation,
-        ResetRequest, ResetResponse, StepRequest, StepResponse,
+        ReplayRequest, ReplayResponse, ResetRequest, ResetResponse, StepRequest, StepResponse,
         env_server::{Env, EnvServer},
     },
 };
@@ -36,6 +36,10 @@ impl Env for TwoSteps {
                 ..Observation::default()
             }),
         }))
+    }
+
+    async fn replay(&self, _: Request<ReplayRequest>) -> Result<Response<ReplayResponse>, Status> {
+        Err(Status::unimplemented("an older node"))
     }
 
     async fn step(&self, request: Request<StepRequest>) -> Result<Response<StepResponse>, Status> {

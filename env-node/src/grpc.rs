@@ -5,8 +5,8 @@
 
 use env::EnvError;
 use proto::v1::{
-    InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ResetRequest,
-    ResetResponse, StepRequest, StepResponse,
+    InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ReplayRequest,
+    ReplayResponse, ResetRequest, ResetResponse, StepRequest, StepResponse,
     env_server::{Env, EnvServer},
 };
 use tonic::{Request, Response, Status, async_trait};
@@ -31,6 +31,24 @@ impl Env for EnvNode {
         let action = wire::action(action.unwrap_or_default());
         let result = Self::step(self, token, &action).await;
         respond(result.map(wire::step_response))
+    }
+
+    async fn replay(
+        &self,
+        request: Request<ReplayRequest>,
+    ) -> Result<Response<ReplayResponse>, Status> {
+        let ReplayRequest { token, actions } = request.into_inner();
+        if actions.is_empty() {
+            return respond(Err(EnvError::Request {
+                field: "actions",
+                message: "actions: give at least one".to_owned(),
+            }));
+        }
+        let actions = actions.into_iter().map(wire::action);
+        let result = Self::replay(self, token, actions).await;
+        respond(result.map(|steps| ReplayResponse {
+            steps: steps.into_iter().map(wire::step_response).collect(),
+        }))
     }
 
     async fn list_questions(

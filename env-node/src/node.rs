@@ -1,6 +1,9 @@
 //! An environment as its servers call it: with the clock, with metrics, and with their settings.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use env::{Action, EnvError, Environment, EpisodeSpec, ResetResult, StepResult};
 
@@ -60,5 +63,36 @@ impl EnvNode {
         let result = self.environment.step(token, action, now).await?;
         metrics::step_served(&action.action_type, &result.observation, began.elapsed());
         Ok(result)
+    }
+
+    /// Applies actions until one ends the episode or fails, or until the call has taken a quarter
+    /// of its time, so that no later action brings it to its end without a response.
+    ///
+    /// # Errors
+    /// The first action failed.
+    #[expect(clippy::disallowed_methods, reason = "keeps the call within its time")]
+    pub(crate) async fn replay(
+        &self,
+        mut token: Vec<u8>,
+        actions: impl Iterator<Item = Action> + Send,
+    ) -> Result<Vec<StepResult>, EnvError> {
+        let began = Instant::now();
+        let enough = Duration::from_secs_f64(self.settings.server.max_call_seconds / 4.0);
+        let mut steps: Vec<StepResult> = Vec::new();
+        for action in actions {
+            let step = match self.step(token, &action).await {
+                Ok(step) => step,
+                Err(fault) if steps.is_empty() => return Err(fault),
+                // The caller meets the fault if it goes on.
+                Err(_) => break,
+            };
+            token = step.token.clone();
+            let is_over = step.observation.done || began.elapsed() >= enough;
+            steps.push(step);
+            if is_over {
+                break;
+            }
+        }
+        Ok(steps)
     }
 }

@@ -30,6 +30,7 @@ pub mod network;
 pub mod object_storage;
 mod open;
 pub mod optimizer;
+mod parallel;
 pub mod ranks;
 mod refusals;
 mod run;

@@ -28,6 +28,7 @@ use crate::{
         AdamW, Gradients, Moments, OptimizerSettings, Parameter, all_finite, clip_factor,
         global_norm, master_dtype,
     },
+    parallel,
 };
 
 const WEIGHTS: &str = "weights";
@@ -107,6 +108,13 @@ impl Network {
             stopping: Arc::default(),
             optimizer: AdamW::new(settings),
         })
+    }
+
+    /// Uses `threads` threads of the CPU between micro-batches. Results do not depend on it.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.optimizer.threads = threads;
+        self
     }
 
     /// Returns a flag that ends [`Self::gradients`] and [`Self::scores`] with
@@ -256,7 +264,7 @@ impl Network {
             one,
             |(gradients, value)| {
                 values.push(value);
-                add(&mut sum, gradients)
+                add(&mut sum, gradients, threads)
             },
         )?;
         Ok((sum, values))
@@ -426,15 +434,19 @@ fn in_waves<T: Send>(
 }
 
 /// Adds `gradients` to `sum` in the dtype of the master copies: bf16 would lose small ones.
-fn add(sum: &mut Gradients, gradients: Gradients) -> Result<()> {
+fn add(sum: &mut Gradients, mut gradients: Gradients, threads: usize) -> Result<()> {
+    let common = sum.iter_mut().filter_map(|(name, total)| {
+        let gradient = gradients.remove(name)?;
+        Some((total, gradient))
+    });
+    parallel::for_each(threads, common, |(total, gradient)| {
+        let gradient = gradient.to_dtype(master_dtype(gradient.dtype()))?;
+        *total = (&*total + gradient)?;
+        Ok(())
+    })?;
     for (name, gradient) in gradients {
         let gradient = gradient.to_dtype(master_dtype(gradient.dtype()))?;
-        match sum.get_mut(&name) {
-            Some(total) => *total = (&*total + gradient)?,
-            None => {
-                sum.insert(name, gradient);
-            }
-        }
+        sum.insert(name, gradient);
     }
     Ok(())
 }

@@ -11,7 +11,10 @@
 mod muon;
 mod update;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
 
 use candle_core::{DType, Tensor};
 use schemars::JsonSchema;
@@ -21,6 +24,7 @@ use smart_default::SmartDefault;
 use crate::{
     bounds::{below_one, positive, range},
     error::Result,
+    parallel,
 };
 pub use muon::MuonSettings;
 use muon::MuonUpdate;
@@ -118,6 +122,8 @@ pub struct AdamW {
     pub updates: u64,
     /// State by parameter name; a parameter has one from its first gradient on.
     pub moments: BTreeMap<String, Moments>,
+    /// Tensors that the CPU updates at a time. Results do not depend on it.
+    pub threads: usize,
 }
 
 impl AdamW {
@@ -127,6 +133,7 @@ impl AdamW {
             settings,
             updates: 0,
             moments: BTreeMap::new(),
+            threads: 1,
         }
     }
 
@@ -141,36 +148,58 @@ impl AdamW {
         learning_rate: f64,
     ) -> Result<()> {
         self.updates = self.updates.saturating_add(1);
-        for (name, gradient) in gradients {
-            let parameter = parameters
-                .get_mut(&name)
-                .expect("a gradient belongs to a parameter: this is a bug");
-            let known = self.moments.remove(&name);
-            let is_matrix = muon::applies_to(&name, &parameter.value);
-            let (value, moments) = match self.settings.muon.filter(|_| is_matrix) {
-                Some(muon) => {
-                    let update = MuonUpdate {
-                        factor,
-                        momentum: muon.momentum,
-                        learning_rate,
-                        weight_decay: self.settings.weight_decay,
-                    };
-                    let before = known.map_or_else(|| gradient.zeros_like(), |it| Ok(it.first))?;
-                    let (value, first) = update.run(&parameter.value, &gradient, &before)?;
-                    (
-                        value,
-                        Moments {
-                            first,
-                            second: None,
-                        },
-                    )
-                }
-                None => self.adamw(parameter, &gradient, known, factor, learning_rate)?,
-            };
-            parameter.value = value;
-            self.moments.insert(name, moments);
+        let is_on_cpu = gradients.values().all(|it| it.device().is_cpu());
+        let threads = if is_on_cpu { self.threads } else { 1 };
+        let mut moments = std::mem::take(&mut self.moments);
+        let mut left = gradients;
+        let mut updated = Vec::with_capacity(left.len());
+        for (name, parameter) in parameters.iter_mut() {
+            if let Some(gradient) = left.remove(name) {
+                updated.push((name, parameter, gradient, moments.remove(name)));
+            }
         }
-        Ok(())
+        assert!(
+            left.is_empty(),
+            "a gradient belongs to a parameter: this is a bug"
+        );
+        // Each tensor's old values are freed when it has its new ones.
+        let done = Mutex::new(moments);
+        let result = parallel::for_each(threads, updated.into_iter(), |work| {
+            let (name, parameter, gradient, known) = work;
+            let (value, after) =
+                self.updated(name, parameter, &gradient, known, (factor, learning_rate))?;
+            parameter.value = value;
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.insert(name.clone(), after);
+            Ok(())
+        });
+        self.moments = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        result
+    }
+
+    /// Returns the value and the moments of one parameter after the update.
+    fn updated(
+        &self,
+        name: &str,
+        parameter: &Parameter,
+        gradient: &Tensor,
+        known: Option<Moments>,
+        (factor, learning_rate): (f64, f64),
+    ) -> Result<(Tensor, Moments)> {
+        let is_matrix = muon::applies_to(name, &parameter.value);
+        let Some(muon) = self.settings.muon.filter(|_| is_matrix) else {
+            return self.adamw(parameter, gradient, known, factor, learning_rate);
+        };
+        let update = MuonUpdate {
+            factor,
+            momentum: muon.momentum,
+            learning_rate,
+            weight_decay: self.settings.weight_decay,
+        };
+        let before = known.map_or_else(|| gradient.zeros_like(), |it| Ok(it.first))?;
+        let (value, first) = update.run(&parameter.value, gradient, &before)?;
+        let second = None;
+        Ok((value, Moments { first, second }))
     }
 
     fn adamw(
@@ -268,6 +297,49 @@ mod tests {
         let values: Vec<f64> = (0..3 * 700).map(value).collect();
         let tensor = Tensor::from_vec(values, (3, 700), &Device::Cpu).unwrap();
         tensor.to_dtype(dtype).unwrap()
+    }
+
+    #[test]
+    fn threads_change_no_bit() {
+        let settings = OptimizerSettings {
+            learning_rate: 1e-2,
+            muon: Some(MuonSettings::default()),
+            ..OptimizerSettings::default()
+        };
+        let names = [
+            "model.norm.weight",
+            "model.layers.0.mlp.up_proj.weight",
+            "lm_head.weight",
+        ];
+        let run = |threads| {
+            let mut optimizer = AdamW {
+                threads,
+                ..AdamW::new(settings.clone())
+            };
+            let parameter = |(seed, name): (usize, &str)| {
+                let parameter = Parameter::new(&tensor(DType::F32, seed)).unwrap();
+                (name.to_owned(), parameter)
+            };
+            let mut parameters: BTreeMap<_, _> =
+                names.into_iter().enumerate().map(parameter).collect();
+            for step in 0..3 {
+                let gradient = |name: &str| (name.to_owned(), tensor(DType::F32, 10 + step));
+                let gradients = names.map(gradient).into();
+                optimizer
+                    .step(&mut parameters, gradients, 0.5, 1e-2)
+                    .unwrap();
+            }
+            let values = parameters.values().map(|it| &it.value);
+            let moments = optimizer.moments.values().map(|it| &it.first);
+            let flat = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            values
+                .chain(moments)
+                .flat_map(flat)
+                .map(f32::to_bits)
+                .collect::<Vec<_>>()
+        };
+        let expected = run(1);
+        assert!(run(2) == expected && run(7) == expected);
     }
 
     #[test]

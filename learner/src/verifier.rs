@@ -21,8 +21,8 @@ use proto::{
     serve::RareWarning,
     status_text,
     v1::{
-        Action, Observation, ResetRequest, ResetResponse, RewardComponents, StepRequest,
-        StepResponse, Trajectory, Turn,
+        Action, Observation, ReplayRequest, ReplayResponse, ResetRequest, ResetResponse,
+        RewardComponents, StepRequest, StepResponse, Trajectory, Turn,
     },
 };
 use tokio::time::{sleep, timeout};
@@ -33,6 +33,9 @@ use crate::{config::LearnerConfig, evaluation::PartHead, group::Group};
 /// Attempts of a call whose status may pass, and the pause between them.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Bytes of actions that one call plays. A request also has a token, and a node takes 6 MiB.
+const REPLAY_BYTES: usize = 256 << 10;
 
 /// A call in progress.
 type Call<T> = BoxFuture<'static, Result<Response<T>, Status>>;
@@ -166,23 +169,31 @@ impl Verifier {
         let trajectory = played.trajectory;
         let mut token = self.reset(played).await?;
         let (mut episode_return, mut is_done, mut is_correct) = (0.0, false, false);
-        for (number, turn) in trajectory.turns.iter().enumerate() {
-            let named = |problem: String| played.differs(&format!("turn {number} {problem}"));
+        let mut left = trajectory.turns.iter().enumerate().peekable();
+        while let Some((number, _)) = left.peek() {
+            let named = |number: usize, problem: String| {
+                played.differs(&format!("turn {number} {problem}"))
+            };
             if is_done {
-                return Err(named("follows the end of the episode".to_owned()));
+                let problem = "follows the end of the episode".to_owned();
+                return Err(named(*number, problem));
             }
-            let step = self.step(&token, turn.action.clone().unwrap_or_default());
-            let response = step.await.map_err(|fault| match fault {
-                StepFault::Refused(status) => {
-                    named(format!("has an action that the env-node refuses: {status}"))
-                }
+            let steps = self.steps(&token, &trajectory.turns[*number..]);
+            let steps = steps.await.map_err(|fault| match fault {
+                StepFault::Refused(status) => named(
+                    *number,
+                    format!("has an action that the env-node refuses: {status}"),
+                ),
                 StepFault::Away(status) => VerifyError::EnvAway(status),
             })?;
-            let observation = response.observation.unwrap_or_default();
-            check_turn(turn, &observation, response.reward_components).map_err(named)?;
-            episode_return += turn.reward;
-            (is_done, is_correct) = (observation.done, response.correct);
-            token = response.token;
+            for (response, (number, turn)) in steps.into_iter().zip(&mut left) {
+                let observation = response.observation.unwrap_or_default();
+                check_turn(turn, &observation, response.reward_components)
+                    .map_err(|problem| named(number, problem))?;
+                episode_return += turn.reward;
+                (is_done, is_correct) = (observation.done, response.correct);
+                token = response.token;
+            }
         }
         if !is_done {
             return Err(played.differs("is scored, but its actions do not end the episode"));
@@ -218,19 +229,45 @@ impl Verifier {
         Ok(response.map_err(away)?.token)
     }
 
-    async fn step(&self, token: &[u8], action: Action) -> Result<StepResponse, StepFault> {
+    /// Plays the actions of the first turns, and of at least one, in one call.
+    async fn steps(&self, token: &[u8], turns: &[Turn]) -> Result<Vec<StepResponse>, StepFault> {
+        let request = ReplayRequest {
+            token: token.to_vec(),
+            actions: first_actions(turns),
+        };
+        let replay = || -> Call<ReplayResponse> {
+            let (mut env, request) = (self.env.clone(), request.clone());
+            Box::pin(async move { env.replay(request).await })
+        };
+        match patiently(replay).await {
+            Ok(ReplayResponse { steps }) if (1..=request.actions.len()).contains(&steps.len()) => {
+                Ok(steps)
+            }
+            Ok(ReplayResponse { steps }) => Err(StepFault::Away(format!(
+                "the env-node gave {} results for {} actions",
+                steps.len(),
+                request.actions.len()
+            ))),
+            Err(status) if status.code() == Code::Unimplemented => {
+                let action = request.actions.into_iter().next();
+                Ok(vec![self.step(token, action).await?])
+            }
+            Err(status) => Err(StepFault::from(&status)),
+        }
+    }
+
+    /// Plays one action, at an env-node of an earlier version.
+    async fn step(&self, token: &[u8], action: Option<Action>) -> Result<StepResponse, StepFault> {
         let request = StepRequest {
             token: token.to_vec(),
-            action: Some(action),
+            action,
         };
         let step = || -> Call<StepResponse> {
             let (mut env, request) = (self.env.clone(), request.clone());
             Box::pin(async move { env.step(request).await })
         };
-        patiently(step).await.map_err(|status| match status.code() {
-            Code::InvalidArgument | Code::OutOfRange => StepFault::Refused(status_text(&status)),
-            _ => StepFault::Away(status_text(&status)),
-        })
+        let played = patiently(step).await;
+        played.map_err(|status| StepFault::from(&status))
     }
 }
 
@@ -245,6 +282,29 @@ enum StepFault {
     Refused(String),
     /// The env-node could not answer.
     Away(String),
+}
+
+impl From<&Status> for StepFault {
+    fn from(status: &Status) -> Self {
+        match status.code() {
+            Code::InvalidArgument | Code::OutOfRange => Self::Refused(status_text(status)),
+            _ => Self::Away(status_text(status)),
+        }
+    }
+}
+
+/// Returns the actions of the first turns that fit one call, and of at least one.
+fn first_actions(turns: &[Turn]) -> Vec<Action> {
+    let mut bytes = 0;
+    let actions = turns
+        .iter()
+        .map(|turn| turn.action.clone().unwrap_or_default());
+    let fits = |action: &Action| {
+        let is_first = bytes == 0;
+        bytes += 1 + action.action_type.len() + action.argument.len();
+        is_first || bytes <= REPLAY_BYTES
+    };
+    actions.take_while(fits).collect()
 }
 
 /// Compares a recorded turn with what its action gives.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use proto::{
     EnvClient, Transport,
     v1::{
-        InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ResetRequest,
-        ResetResponse, StepRequest, StepResponse,
+        InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ReplayRequest,
+        ReplayResponse, ResetRequest, ResetResponse, StepRequest, StepResponse,
         env_server::{Env, EnvServer},
     },
 };
@@ -37,6 +37,10 @@ impl Env for Echo {
 
     async fn step(&self, _: Request<StepRequest>) -> Result<Response<StepResponse>, Status> {
         Err(Status::unauthenticated("forged token"))
+    }
+
+    async fn replay(&self, _: Request<ReplayRequest>) -> Result<Response<ReplayResponse>, Status> {
+        Err(Status::unimplemented("an older node"))
     }
 
     async fn list_questions(

@@ -88,6 +88,20 @@ class StepResponse(_message.Message):
     correct: bool
     def __init__(self, token: _Optional[bytes] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., reward_components: _Optional[_Union[RewardComponents, _Mapping]] = ..., correct: bool = ...) -> None: ...
 
+class ReplayRequest(_message.Message):
+    __slots__ = ("token", "actions")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    actions: _containers.RepeatedCompositeFieldContainer[Action]
+    def __init__(self, token: _Optional[bytes] = ..., actions: _Optional[_Iterable[_Union[Action, _Mapping]]] = ...) -> None: ...
+
+class ReplayResponse(_message.Message):
+    __slots__ = ("steps",)
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: _containers.RepeatedCompositeFieldContainer[StepResponse]
+    def __init__(self, steps: _Optional[_Iterable[_Union[StepResponse, _Mapping]]] = ...) -> None: ...
+
 class Action(_message.Message):
     __slots__ = ("action_type", "argument")
     ACTION_TYPE_FIELD_NUMBER: _ClassVar[int]

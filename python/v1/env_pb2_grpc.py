@@ -58,6 +58,11 @@ class EnvStub(object):
                 request_serializer=sqlenv_dot_v1_dot_env__pb2.StepRequest.SerializeToString,
                 response_deserializer=sqlenv_dot_v1_dot_env__pb2.StepResponse.FromString,
                 _registered_method=True)
+        self.Replay = channel.unary_unary(
+                '/sqlenv.v1.Env/Replay',
+                request_serializer=sqlenv_dot_v1_dot_env__pb2.ReplayRequest.SerializeToString,
+                response_deserializer=sqlenv_dot_v1_dot_env__pb2.ReplayResponse.FromString,
+                _registered_method=True)
         self.ListQuestions = channel.unary_unary(
                 '/sqlenv.v1.Env/ListQuestions',
                 request_serializer=sqlenv_dot_v1_dot_env__pb2.ListQuestionsRequest.SerializeToString,
@@ -112,6 +117,17 @@ class EnvServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Replay(self, request, context):
+        """Applies actions that the caller knows in advance, one after the other, as Step does: one call
+        in place of many for an episode that is played again. The response has the results of the first
+        actions, and of at least one. It ends with the episode, before an action that fails, and after
+        a part of the time that a call may take; the caller goes on from the last token. Status codes:
+        those of Step for the first action, and INVALID_ARGUMENT: no action.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListQuestions(self, request, context):
         """Lists questions in a stable order, without gold answers. Status codes:
         NOT_FOUND: no such split or database; the message names those that exist.
@@ -141,6 +157,11 @@ def add_EnvServicer_to_server(servicer, server):
                     servicer.Step,
                     request_deserializer=sqlenv_dot_v1_dot_env__pb2.StepRequest.FromString,
                     response_serializer=sqlenv_dot_v1_dot_env__pb2.StepResponse.SerializeToString,
+            ),
+            'Replay': grpc.unary_unary_rpc_method_handler(
+                    servicer.Replay,
+                    request_deserializer=sqlenv_dot_v1_dot_env__pb2.ReplayRequest.FromString,
+                    response_serializer=sqlenv_dot_v1_dot_env__pb2.ReplayResponse.SerializeToString,
             ),
             'ListQuestions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListQuestions,
@@ -221,6 +242,33 @@ class Env(object):
             '/sqlenv.v1.Env/Step',
             sqlenv_dot_v1_dot_env__pb2.StepRequest.SerializeToString,
             sqlenv_dot_v1_dot_env__pb2.StepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Replay(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sqlenv.v1.Env/Replay',
+            sqlenv_dot_v1_dot_env__pb2.ReplayRequest.SerializeToString,
+            sqlenv_dot_v1_dot_env__pb2.ReplayResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,7 +9,8 @@ use proto::{
     EnvClient, Transport,
     v1::{
         InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, Observation,
-        Question, ResetRequest, ResetResponse, RewardComponents, StepRequest, StepResponse,
+        Question, ReplayRequest, ReplayResponse, ResetRequest, ResetResponse, RewardComponents,
+        StepRequest, StepResponse,
         env_server::{Env, EnvServer},
     },
 };
@@ -101,6 +102,10 @@ impl Env for FakeEnv {
             }),
             question_id: request.question_id,
         }))
+    }
+
+    async fn replay(&self, _: Request<ReplayRequest>) -> Result<Response<ReplayResponse>, Status> {
+        Err(Status::unimplemented("an older node"))
     }
 
     /// The token is the key's number, `:`, the question id, one `+` per env step, and `d` once the

@@ -46,7 +46,8 @@ pub(crate) fn measure(
         threads: work.workers,
         checkpointing: GradientCheckpointing::Off,
     };
-    let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?;
+    let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?
+        .with_threads(work.workers);
     let tokens = work.rows * work.row_tokens;
     let (tokens_per_second, peak_mib) = speed_and_peak(model, tokens, args.repeats, || {
         let (gradients, _) = network.gradients(&micro_batches, pass, mean_loss)?;

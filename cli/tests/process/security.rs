@@ -7,7 +7,7 @@ use std::{
     process::Stdio,
 };
 
-use crate::program::{Running, serve, sqlenv};
+use crate::program::{Running, serve, serve_and_hear, sqlenv};
 
 const TOKEN: &str = "the token of all actors";
 
@@ -17,11 +17,12 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Starts an actor with the given flags.
+/// Starts an actor with the given flags, which logs all it can.
 fn actor(env: &str, learner: &str, flags: &[&str]) -> Running {
     let args = ["actor", "--env", env, "--learner", learner];
     let mut command = sqlenv(&args);
-    Running(command.args(flags).stderr(Stdio::piped()).spawn().unwrap())
+    command.args(flags).env("SQLENV_LOG", "trace");
+    Running(command.stderr(Stdio::piped()).spawn().unwrap())
 }
 
 #[test]
@@ -42,7 +43,7 @@ fn an_actor_with_the_token_trains_over_tls_and_others_learn_what_they_lack() {
     let mut args = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
     args.extend(["--env", &env, "--run-dir", run_dir.to_str().unwrap()]);
     args.extend(settings.iter().flat_map(|setting| ["--set", setting]));
-    let (mut learner, address) = serve(&args);
+    let (mut learner, address, heard) = serve_and_hear(sqlenv(&args).env("SQLENV_LOG", "trace"));
     let address = address.replace("http://127.0.0.1", "https://localhost");
 
     let trusting = ["--learner-ca-file", &certificate];
@@ -55,8 +56,14 @@ fn an_actor_with_the_token_trains_over_tls_and_others_learn_what_they_lack() {
 
     let flags = [&trusting[..], &["--learner-token-file", &token]].concat();
     let mut trusted = actor(&env, &address, &flags);
+    let mut log = String::new();
+    let mut stderr = trusted.0.stderr.take().unwrap();
+    stderr.read_to_string(&mut log).unwrap();
     assert!(learner.0.wait().unwrap().success());
     assert!(trusted.0.wait().unwrap().success());
+    log.push_str(&heard.join().unwrap());
+    assert!(log.contains("TRACE"), "nothing was logged");
+    assert!(!log.contains(TOKEN), "a log has the token");
     let config = fs::read_to_string(run_dir.join("config.toml")).unwrap();
     assert!(
         config.contains("actor_token_file") && !config.contains(TOKEN),

@@ -25,6 +25,7 @@ use kcr_jobset_x_k8s_io::v1alpha2::jobsets::JobSet;
 use kcr_kueue_x_k8s_io::v1beta2::{
     clusterqueues::ClusterQueue, localqueues::LocalQueue, resourceflavors::ResourceFlavor,
 };
+use kcr_monitoring_coreos_com::v1::{podmonitors::PodMonitor, prometheusrules::PrometheusRule};
 use serde::{Deserialize as _, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -121,6 +122,8 @@ pub fn faults(document: &Value) -> Vec<String> {
         ("kueue.x-k8s.io/v1beta2", "ClusterQueue") => strict::<ClusterQueue>(document),
         ("kueue.x-k8s.io/v1beta2", "LocalQueue") => strict::<LocalQueue>(document),
         ("kueue.x-k8s.io/v1beta2", "ResourceFlavor") => strict::<ResourceFlavor>(document),
+        ("monitoring.coreos.com/v1", "PodMonitor") => strict::<PodMonitor>(document),
+        ("monitoring.coreos.com/v1", "PrometheusRule") => strict::<PrometheusRule>(document),
         (version, kind) => vec![format!("no schema for {version} {kind}")],
     };
     let name = name(document);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use regex_lite::Regex;
 use serde_json::Value;
 
 use crate::{name, version};
@@ -77,6 +78,7 @@ pub fn violations(documents: &[Value]) -> Vec<String> {
     of_services(documents, &mut found);
     of_budgets(documents, &mut found);
     of_job_sets(documents, &mut found);
+    of_monitors(documents, &mut found);
     found
 }
 
@@ -287,4 +289,94 @@ fn of_ranks(spec: &Value, say: &mut impl FnMut(String)) {
             "the learner expects {expected} ranks, and there are {ranks}"
         ));
     }
+}
+
+/// If there is a PodMonitor, Prometheus finds each admin port, reaches it, and has the role as job.
+fn of_monitors(documents: &[Value], found: &mut Vec<String>) {
+    let of_kind = |kind: &'static str| documents.iter().filter(move |it| it["kind"] == kind);
+    if of_kind("PodMonitor").next().is_none() {
+        return;
+    }
+    for pod in pods(documents) {
+        for container in pod.containers() {
+            let Some(number) = admin_port(container) else {
+                continue;
+            };
+            let mut say =
+                |what: &str| found.push(format!("{}: admin port {number}: {what}", pod.name));
+            let declared =
+                items(&container["ports"]).find(|it| it["containerPort"].as_u64() == Some(number));
+            let endpoint = declared.and_then(|port| {
+                of_kind("PodMonitor")
+                    .filter(|it| selects_by_expressions(&it["spec"]["selector"], pod.labels))
+                    .flat_map(|it| items(&it["spec"]["podMetricsEndpoints"]))
+                    .find(|it| it["port"] == port["name"])
+            });
+            let Some(endpoint) = endpoint else {
+                say("no PodMonitor scrapes it");
+                continue;
+            };
+            let job = job(endpoint, text(&container["name"]));
+            if job.as_deref() != Some(role(container)) {
+                say(&format!("its job is {job:?}"));
+            }
+            if !of_kind("NetworkPolicy").any(|it| admits_prometheus(it, number)) {
+                say("no NetworkPolicy lets Prometheus in");
+            }
+        }
+    }
+}
+
+/// The port of the argument `--admin=ADDRESS`.
+fn admin_port(container: &Value) -> Option<u64> {
+    let address = items(&container["args"]).find_map(|it| text(it).strip_prefix("--admin="))?;
+    address.rsplit_once(':')?.1.parse().ok()
+}
+
+/// The command of a container. The image of env-node brings it.
+fn role(container: &Value) -> &str {
+    let command = text(&container["args"][0]);
+    if command.starts_with("--") {
+        "env-node"
+    } else {
+        command
+    }
+}
+
+/// Whether labels have all that a selector lists by `In`, which is all that a PodMonitor here uses.
+fn selects_by_expressions(selector: &Value, labels: &Value) -> bool {
+    items(&selector["matchExpressions"]).all(|it| {
+        let label = &labels[text(&it["key"])];
+        it["operator"] == "In" && items(&it["values"]).any(|value| value == label)
+    })
+}
+
+/// The label `job` that an endpoint's relabelings make of the name of a container.
+fn job(endpoint: &Value, container: &str) -> Option<String> {
+    let relabeling = items(&endpoint["relabelings"]).find(|it| it["targetLabel"] == "job")?;
+    let sources = &relabeling["sourceLabels"];
+    if sources != &serde_json::json!(["__meta_kubernetes_pod_container_name"]) {
+        return None;
+    }
+    let regex = Regex::new(&format!("^(?:{})$", text(&relabeling["regex"]))).ok()?;
+    Some(regex.captures(container)?.get(1)?.as_str().to_owned())
+}
+
+/// Whether a policy for all pods admits connections from the namespace `monitoring` to a port.
+fn admits_prometheus(policy: &Value, number: u64) -> bool {
+    let spec = &policy["spec"];
+    let namespace = "/namespaceSelector/matchLabels/kubernetes.io~1metadata.name";
+    let is_monitoring =
+        |from: &Value| from.pointer(namespace).and_then(Value::as_str) == Some("monitoring");
+    let has_number = |port: &Value| {
+        let first = port["port"].as_u64().unwrap_or(u64::MAX);
+        (first..=port["endPort"].as_u64().unwrap_or(first)).contains(&number)
+    };
+    let all_pods = spec["podSelector"]
+        .as_object()
+        .is_some_and(|it| it.is_empty());
+    all_pods
+        && items(&spec["ingress"]).any(|rule| {
+            items(&rule["from"]).any(is_monitoring) && items(&rule["ports"]).any(has_number)
+        })
 }

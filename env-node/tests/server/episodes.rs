@@ -1,7 +1,7 @@
 //! Tests episodes, health and reflection over a port, and many episodes at once.
 
 use env::{EnvSettings, SqlLimits};
-use proto::v1::ResetRequest;
+use proto::v1::{ReplayRequest, ResetRequest, StepRequest};
 use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -9,7 +9,7 @@ use tonic_health::pb::{
 use tonic_reflection::pb::{v1, v1alpha};
 
 use crate::{
-    Served,
+    ENDLESS, Served,
     common::{Fixture, step_request},
 };
 
@@ -73,6 +73,89 @@ async fn reflection_lists_the_services() {
         .unwrap();
     let listed = format!("{reply:?}");
     assert!(is_served(&listed), "{listed}");
+}
+
+#[tokio::test]
+async fn replayed_actions_give_the_results_of_their_steps() {
+    let fixture = Fixture::new(EnvSettings::default());
+    let mut client = fixture.client.clone();
+    let begun = fixture.reset("cars-1", "").await.token;
+    let requests = [
+        ("DESCRIBE", "Cars"),
+        ("QUERY", "SELECT nothing"),
+        ("FLY", "away"),
+        ("ANSWER", "1"),
+        // Behind the end of the episode.
+        ("DESCRIBE", "Cars"),
+    ];
+    let requests = requests.map(|(kind, argument)| step_request(&begun, kind, argument));
+    let (mut token, mut expected) = (begun.clone(), Vec::new());
+    for request in &requests[..4] {
+        let request = StepRequest {
+            token,
+            ..request.clone()
+        };
+        let step = client.step(request).await.unwrap().into_inner();
+        token = step.token.clone();
+        expected.push(step);
+    }
+    let actions = requests
+        .into_iter()
+        .filter_map(|request| request.action)
+        .collect();
+    let known = ReplayRequest {
+        token: begun.clone(),
+        actions,
+    };
+    let replayed = client.replay(known.clone()).await.unwrap().into_inner();
+    assert_eq!(replayed.steps, expected);
+
+    let none = ReplayRequest {
+        actions: Vec::new(),
+        ..known.clone()
+    };
+    let refused = client.replay(none).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("actions"), "{refused}");
+    let forged = ReplayRequest {
+        token: b"forged".to_vec(),
+        ..known
+    };
+    let refused = client.replay(forged).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+}
+
+/// An action that fails is met by the call that begins with it, and repeated there.
+#[tokio::test]
+async fn a_replay_ends_before_an_action_that_fails() {
+    let fixture = Fixture::new(EnvSettings {
+        sql: SqlLimits {
+            wall_clock_seconds: 0.05,
+            work_units: 1 << 40,
+            ..SqlLimits::default()
+        },
+        ..EnvSettings::default()
+    });
+    let mut client = fixture.client.clone();
+    let begun = fixture.reset("cars-1", "").await.token;
+    let requests = [("DESCRIBE", "Cars"), ("QUERY", ENDLESS), ("ANSWER", "1")];
+    let requests = requests.map(|(kind, argument)| step_request(&begun, kind, argument));
+    let actions: Vec<_> = requests.into_iter().filter_map(|it| it.action).collect();
+    let all = ReplayRequest {
+        token: begun,
+        actions: actions.clone(),
+    };
+    let first = client.replay(all).await.unwrap().into_inner().steps;
+    assert_eq!(first.len(), 1);
+    let rest = ReplayRequest {
+        token: first[0].token.clone(),
+        actions: actions[1..].to_vec(),
+    };
+    // The query has failed once from this token. Now its error is an observation.
+    let rest = client.replay(rest).await.unwrap().into_inner().steps;
+    assert_eq!(rest.len(), 2);
+    assert!(!rest[0].observation.as_ref().unwrap().error.is_empty());
+    assert!(rest[1].observation.as_ref().unwrap().done);
 }
 
 /// One thread with a queue of one gets queries that run until their budget ends. Most of many are

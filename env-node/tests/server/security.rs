@@ -10,7 +10,7 @@ use env::EnvSettings;
 use env_node::{EnvNodeSettings, Server, ServerConfig, TlsConfig};
 use futures::{SinkExt, StreamExt};
 use proto::{Credentials, EnvClient, Transport, v1::InfoRequest};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -157,8 +157,17 @@ impl Authority {
 
     /// Signs a certificate. Returns its file and that of its key.
     fn sign(&self, name: &str) -> (PathBuf, PathBuf) {
+        self.sign_until(name, None)
+    }
+
+    /// Signs a certificate that was valid until the given year.
+    fn sign_until(&self, name: &str, year: Option<i32>) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        if let Some(year) = year {
+            params.not_before = date_time_ymd(year - 1, 1, 1);
+            params.not_after = date_time_ymd(year, 1, 1);
+        }
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let folder = self.folder.path();
         (
@@ -199,6 +208,16 @@ async fn tls_serves_clients_that_trust_its_authority() {
     info(&address, &trusting(&Authority::new()))
         .await
         .unwrap_err();
+    let (certificate_file, key_file) = authority.sign_until("localhost", Some(2001));
+    let (_expired, of_expired) = with_tls(TlsConfig {
+        certificate_file,
+        key_file,
+        client_ca_file: None,
+    })
+    .await;
+    let refused = info(&of_expired, &trusting(&authority)).await.unwrap_err();
+    let text = proto::status_text(&refused);
+    assert!(text.contains("xpired"), "{text}");
     // In plain text, and by an address that is not in the certificate.
     info(&served.url(), &Credentials::default())
         .await
@@ -263,6 +282,8 @@ async fn mutual_tls_serves_clients_of_its_authority() {
     info(&address, &showing(Some(stranger.sign("trainer"))))
         .await
         .unwrap_err();
+    let former = clients.sign_until("former", Some(2001));
+    info(&address, &showing(Some(former))).await.unwrap_err();
     info(&address, &showing(Some(clients.sign("actor"))))
         .await
         .unwrap();

@@ -35,7 +35,8 @@ impl<'a> SftTrainer<'a> {
     pub fn new(model: &Model, config: &'a SftConfig, arguments: RunArguments) -> Result<Self> {
         config.validate()?;
         Ok(Self {
-            network: Network::new(&model.config, &model.weights, config.optimizer.clone())?,
+            network: Network::new(&model.config, &model.weights, config.optimizer.clone())?
+                .with_threads(arguments.threads),
             config,
             arguments,
             tokens: 0,

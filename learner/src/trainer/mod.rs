@@ -82,7 +82,8 @@ impl Trainer {
         let reference = (config.loss.kl_coef > 0.0)
             .then(|| Decoder::new(&model.config, &model.weights, DecoderMode::Sample))
             .transpose()?;
-        let network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
+        let network = Network::new(&model.config, &model.weights, config.optimizer.clone())?
+            .with_threads(threads);
         let (constraint, shots) = (config.rollout.constraint, config.rollout.shots);
         let constrainer = Constrainer::for_model(constraint, model, shots as usize)?;
         let mut config = config.clone();

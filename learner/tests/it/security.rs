@@ -225,12 +225,18 @@ async fn mutual_tls_serves_clients_of_its_authority() {
     };
     let actor = showing(Some(clients.sign("actor", false)));
     join(&address, &actor).await.unwrap();
+    let rank = showing(Some(clients.sign("rank", false)));
+    let admitted = join_as_rank(&address, &rank).await;
+    assert_eq!(admitted.code(), Code::InvalidArgument, "{admitted}");
     for refused in [
         None,
         Some(Authority::new().sign("stranger", false)),
         Some(clients.sign("former", true)),
     ] {
-        join(&address, &showing(refused)).await.unwrap_err();
+        let refused = showing(refused);
+        join(&address, &refused).await.unwrap_err();
+        let status = join_as_rank(&address, &refused).await;
+        assert_ne!(status.code(), Code::InvalidArgument, "{status}");
     }
     join(&address, &actor).await.unwrap();
 }
