@@ -30,6 +30,8 @@
 //! rule. Batches are then a function of the journal (contents in index order), and contents depend
 //! on the weights version that an actor had.
 
+mod messages;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use rand_chacha::{
@@ -38,96 +40,7 @@ use rand_chacha::{
 };
 
 use crate::leases::{Holders, Leases};
-
-/// Settings of the scheduler, all counted in groups, steps or policy versions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SchedulerSettings {
-    /// Steps of the run.
-    pub steps: u64,
-    /// N: kept groups in a full batch; at least 1.
-    pub groups_per_step: u64,
-    /// M: groups that dynamic sampling looks at for one step; at least N.
-    pub max_groups_per_step: u64,
-    /// K: how many versions the weights of a group may lag behind the step that trains on it.
-    pub max_staleness: u64,
-    /// How long an actor holds a group before the group is handed out again.
-    pub lease: Duration,
-    /// Groups that one actor holds at a time; at least 1.
-    pub max_leases_per_actor: usize,
-}
-
-/// The answer to a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// The actor rolls out this group.
-    Group(Lease),
-    /// Nothing can be handed out now: the batch is complete, all that is missing is leased, or all
-    /// steps are made.
-    Wait,
-    /// There is work, but not for the version that the actor holds: it is too old, or this learner
-    /// has not made it (after a restart from an older checkpoint).
-    OtherVersion,
-}
-
-/// A group given to an actor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// The group.
-    pub group_index: u64,
-    /// Unique within a scheduler.
-    pub lease_id: u64,
-    /// The oldest policy version that may sample the group.
-    pub min_policy_version: u64,
-    /// When the group is handed out again.
-    pub expires: Duration,
-}
-
-/// A submitted group, as far as the scheduler judges it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Submission<'a> {
-    /// The group.
-    pub group_index: u64,
-    /// The lease under which it was rolled out.
-    pub lease_id: u64,
-    /// The actor that submits it.
-    pub actor_id: &'a str,
-    /// The oldest policy version that sampled in it.
-    pub oldest_version: u64,
-}
-
-/// What the scheduler decides about a submitted group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// The group is needed: journal it, then [`Scheduler::record`] it.
-    Accept,
-    /// The group is recorded already, or its step is made.
-    Duplicate,
-    /// Sampled with weights that are too old; the group is handed out again.
-    Stale,
-    /// This learner did not hand the group out to this actor; a learner before a restart may have.
-    /// The group is handed out again.
-    Unknown,
-}
-
-/// What the scheduler must know about a finished group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupSummary {
-    /// Whether the group can be trained on.
-    pub kept: bool,
-    /// The oldest policy version that sampled in it.
-    pub oldest_version: u64,
-}
-
-/// The groups of one step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
-    /// Kept groups in index order; fewer than N where M was reached.
-    pub group_indices: Vec<u64>,
-    /// Groups that the step looked at and dropped, in index order.
-    pub left_out: Vec<u64>,
-    /// Where the next step begins.
-    next_start: u64,
-}
+pub use messages::{Admission, Batch, Claim, GroupSummary, Lease, SchedulerSettings, Submission};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum GroupState {
@@ -380,8 +293,8 @@ impl Scheduler {
         was_given
     }
 
-    /// Ends the leases of an actor that is gone, so that its groups are handed out again. Its results
-    /// still count. Returns how many there were.
+    /// Ends the leases of an actor that is gone, so that its groups are handed out again. Its
+    /// results still count. Returns how many there were.
     pub fn left(&mut self, now: Duration, actor_id: &str) -> usize {
         let mut ended = 0;
         for state in self.groups.values_mut() {

@@ -82,7 +82,7 @@ pub(crate) fn measure_prefixes(
 ) -> Result<Vec<Throughput>> {
     let row_tokens = args.prefix_tokens + PREFIX_NEW_TOKENS;
     let mut config = learner_config(shape, row_tokens, args);
-    // A micro-batch of the default size holds one member of the larger shapes, which shares nothing.
+    // A micro-batch of the default size holds one member of a larger shape, which shares nothing.
     let whole_group = args.prefix_tokens + GROUP_SIZE * PREFIX_NEW_TOKENS;
     config.micro_batch_tokens = config.micro_batch_tokens.max(whole_group);
     let groups = StepGroups {

@@ -48,10 +48,10 @@ fn an_actor_with_the_token_trains_over_tls_and_others_learn_what_they_lack() {
 
     let trusting = ["--learner-ca-file", &certificate];
     let mut stranger = actor(&env, &address, &trusting);
-    assert_eq!(stranger.0.wait().unwrap().code(), Some(1));
     let mut said = String::new();
     let mut stderr = stranger.0.stderr.take().unwrap();
     stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(stranger.0.wait().unwrap().code(), Some(1));
     assert!(said.contains("--learner-token-file"), "{said}");
 
     let flags = [&trusting[..], &["--learner-token-file", &token]].concat();

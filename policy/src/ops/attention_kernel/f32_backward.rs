@@ -52,8 +52,8 @@ impl Kernel for Backward<'_, f32> {
             block.softmax::<S>(weights, &mut b.scratch.inverses);
             block.gather(self.dout, &mut b.doutput);
             block.scores::<S>(&b.doutput, self.values_keys, sequence, &mut b.dweights);
-            // rowsum(P dP) is computed as rowsum(dO O): D products for each query instead of one for each
-            // key.
+            // rowsum(P dP) is computed as rowsum(dO O): D products for each query instead of one
+            // for each key.
             for i in 0..block.count {
                 let range = i * block.padded()..(i + 1) * block.padded();
                 let (out, dout) = (&self.out[block.query(i)], &b.doutput[i * head_dim..]);

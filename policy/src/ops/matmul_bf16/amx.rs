@@ -17,14 +17,9 @@ mod tiles;
 #[path = "amx/no_tiles.rs"]
 mod tiles;
 
-use std::sync::OnceLock;
-
-use super::instructions::Instructions;
 use super::matrix::{BLOCK, Bf16View};
-use super::rows::Sums;
-use super::trial;
+use super::sums::Sums;
 use crate::ops::aligned::Aligned;
-use crate::ops::amx_permission::Permission;
 use crate::ops::bf16_values::factor_bits;
 pub(super) use tiles::Tiles;
 
@@ -41,22 +36,10 @@ pub(super) const DEPTH: usize = 640;
 /// Returns a permission under which the emulator executes the instructions, unless the CPU has
 /// them.
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
-pub(super) fn emulated() -> Option<Permission> {
-    let permission = Permission::of_emulator()?;
+pub(super) fn emulated() -> Option<crate::ops::amx_permission::Permission> {
+    let permission = crate::ops::amx_permission::Permission::of_emulator()?;
     emulator::install();
     Some(permission)
-}
-
-/// Returns the permission of this process if its tiles give the bits of the lanes.
-pub(super) fn permission() -> Option<Permission> {
-    static TRIED: OnceLock<bool> = OnceLock::new();
-    let permission = Permission::of_process()?;
-    let agrees = *TRIED.get_or_init(|| agrees_with_lanes(permission));
-    agrees.then_some(permission)
-}
-
-pub(super) fn agrees_with_lanes(permission: Permission) -> bool {
-    trial::agrees_with_lanes("AMX", Instructions::Tiles(permission))
 }
 
 /// Adds the products of all rows with a piece of a panel of B to the sums. The rows are tiles of

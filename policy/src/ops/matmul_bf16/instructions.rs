@@ -3,7 +3,9 @@
 #[cfg(test)]
 pub(crate) use forced::with_each;
 
-use super::{amx, pairs};
+use std::sync::OnceLock;
+
+use super::{amx, pairs, trial};
 use crate::ops::amx_permission::Permission as AmxPermission;
 use crate::ops::simd::{InstructionSet, chosen_set};
 
@@ -25,16 +27,32 @@ impl Instructions {
         let set = chosen_set();
         if set == InstructionSet::Amx
             && rows >= amx::LEAST_ROWS
-            && let Some(permission) = amx::permission()
+            && let Some(permission) = tiles()
         {
             return Self::Tiles(permission);
         }
         let has_pairs = matches!(set, InstructionSet::Amx | InstructionSet::Avx512Bf16);
-        match has_pairs.then(pairs::Permission::of_process).flatten() {
+        match has_pairs.then(pairs).flatten() {
             Some(permission) => Self::Pairs(permission),
             None => Self::Lanes,
         }
     }
+}
+
+/// Returns the permission to multiply tiles if a trial product has the bits of the lanes.
+fn tiles() -> Option<AmxPermission> {
+    static AGREE: OnceLock<bool> = OnceLock::new();
+    let permission = AmxPermission::of_process()?;
+    let agree = || trial::agrees_with_lanes("AMX", Instructions::Tiles(permission));
+    AGREE.get_or_init(agree).then_some(permission)
+}
+
+/// Returns the permission to multiply pairs if a trial product has the bits of the lanes.
+pub(super) fn pairs() -> Option<pairs::Permission> {
+    static AGREE: OnceLock<bool> = OnceLock::new();
+    let permission = pairs::Permission::of_cpu()?;
+    let agree = || trial::agrees_with_lanes("AVX512-BF16", Instructions::Pairs(permission));
+    AGREE.get_or_init(agree).then_some(permission)
 }
 
 /// The instructions that a test asks for.
@@ -42,7 +60,6 @@ impl Instructions {
 mod forced {
     use std::cell::Cell;
 
-    use super::super::pairs;
     use super::Instructions;
 
     thread_local! {
@@ -57,7 +74,7 @@ mod forced {
     /// tiles, which are emulated if the CPU has none. Returns the results with the names of the
     /// instructions.
     pub(crate) fn with_each<T>(mut f: impl FnMut() -> T) -> Vec<(&'static str, T)> {
-        let pairs = pairs::Permission::of_process().map(Instructions::Pairs);
+        let pairs = super::pairs().map(Instructions::Pairs);
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         let tiles = super::AmxPermission::of_process().or_else(super::amx::emulated);
         #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]

@@ -1,7 +1,7 @@
 //! Products of bf16 by lanes: bf16 is widened to f32, and an instruction multiplies f32.
 
 use super::matrix::{BLOCK, PANEL};
-use super::rows::Sums;
+use super::sums::Sums;
 use crate::ops::simd::{Kernel, LANES, Simd};
 
 /// The most steps of k of a panel of B that are read at once. They are 32 KiB, which fit the

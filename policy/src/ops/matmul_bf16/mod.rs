@@ -24,6 +24,7 @@ mod matrix;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_pairs.rs")]
 mod pairs;
 mod rows;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod trial;
@@ -36,7 +37,8 @@ use super::matmul::WriteMode;
 pub(crate) use instructions::with_each;
 pub(crate) use matrix::{BLOCK, Bf16Matrix, Bf16View, write_pair};
 use matrix::{PANEL, write};
-pub(crate) use rows::{Bf16Rows, Multiplier, SUM_ROWS, Sums};
+pub(crate) use rows::{Bf16Rows, Multiplier, SUM_ROWS};
+pub(crate) use sums::Sums;
 
 /// Rows of A that meet all panels of B before the next ones. At a k of 1,536 they are 768 KiB in
 /// bf16, which fit the second-level cache.

@@ -1,7 +1,7 @@
 //! Other CPUs have no AVX512-BF16.
 
 use super::matrix::Bf16View;
-use super::rows::Sums;
+use super::sums::Sums;
 use crate::ops::aligned::Aligned;
 
 /// Unused.
@@ -11,7 +11,7 @@ pub(super) const DEPTH: usize = 32;
 pub(super) enum Permission {}
 
 impl Permission {
-    pub(super) fn of_process() -> Option<Self> {
+    pub(super) fn of_cpu() -> Option<Self> {
         None
     }
 }

@@ -7,12 +7,9 @@
 //! them, so the kernel exchanges the halves of two pairs after it has loaded them.
 
 use std::arch::x86_64::*;
-use std::sync::OnceLock;
 
-use super::instructions::Instructions;
 use super::matrix::{BLOCK, Bf16View, PANEL};
-use super::rows::Sums;
-use super::trial;
+use super::sums::Sums;
 use crate::ops::aligned::Aligned;
 use crate::ops::bf16_values::factor_bits;
 use crate::ops::simd::{InstructionSet, Kernel, LANES, Simd, dispatch};
@@ -30,24 +27,12 @@ const TILE_ROWS: usize = 6;
 /// first-level cache beside the rows of A.
 pub(super) const DEPTH: usize = 320;
 
-/// The CPU has the instructions, and they add in the order of the lanes.
+/// The CPU has the instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Permission(());
 
 impl Permission {
-    /// Returns the permission if a trial product has the bits of the lanes.
-    pub(super) fn of_process() -> Option<Self> {
-        static AGREES: OnceLock<bool> = OnceLock::new();
-        let agrees = *AGREES.get_or_init(|| {
-            let permission = Self::of_cpu();
-            permission.is_some_and(|permission| {
-                trial::agrees_with_lanes("AVX512-BF16", Instructions::Pairs(permission))
-            })
-        });
-        agrees.then_some(Self(()))
-    }
-
-    fn of_cpu() -> Option<Self> {
+    pub(super) fn of_cpu() -> Option<Self> {
         let sets = InstructionSet::available();
         sets.contains(&InstructionSet::Avx512Bf16)
             .then_some(Self(()))

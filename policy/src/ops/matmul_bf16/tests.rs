@@ -116,7 +116,10 @@ fn tiles_return_the_bits_of_the_definition() {
         eprintln!("SKIPPED: this CPU has AMX, and this process may not use it");
         return;
     };
-    assert!(amx::agrees_with_lanes(permission));
+    assert!(trial::agrees_with_lanes(
+        "AMX",
+        Instructions::Tiles(permission)
+    ));
     returns_the_bits_of_the_definition(Instructions::Tiles(permission));
 }
 
@@ -127,7 +130,7 @@ fn pairs_return_the_bits_of_the_definition() {
         eprintln!("SKIPPED: this CPU has no AVX512-BF16");
         return;
     }
-    let permission = pairs::Permission::of_process().expect("the trial failed");
+    let permission = instructions::pairs().expect("the trial failed");
     returns_the_bits_of_the_definition(Instructions::Pairs(permission));
 }
 

@@ -1,6 +1,6 @@
 //! Stands for `tiles` where no CPU has AMX, so no process has the permission.
 
-use super::super::rows::Sums;
+use super::super::sums::Sums;
 use crate::ops::amx_permission::Permission;
 
 pub(in super::super) struct Tiles;

@@ -4,7 +4,7 @@
 use std::{arch::asm, cell::Cell, marker::PhantomData};
 
 use super::super::matrix::{BLOCK, PANEL};
-use super::super::rows::Sums;
+use super::super::sums::Sums;
 use super::{TILE, TILE_ROWS};
 use crate::ops::amx_permission::Permission;
 
