@@ -14,6 +14,18 @@ use crate::{
     settings::EnvNodeSettings,
 };
 
+/// Bytes of the results of one replay. Each result holds the history, in the token and in the
+/// observation.
+const REPLAY_BYTES: usize = 1 << 20;
+
+/// Returns the bytes of the texts of a result.
+fn result_bytes(step: &StepResult) -> usize {
+    let seen = &step.observation;
+    let texts = [&seen.question, &seen.schema_info, &seen.result, &seen.error];
+    let texts = texts.into_iter().chain(&seen.action_history);
+    step.token.len() + texts.map(String::len).sum::<usize>()
+}
+
 /// Serves the episodes of an environment. Cheap to clone; all clones share the environment.
 #[derive(Clone)]
 pub struct EnvNode {
@@ -65,8 +77,9 @@ impl EnvNode {
         Ok(result)
     }
 
-    /// Applies actions until one ends the episode or fails, or until the call has taken a quarter
-    /// of its time, so that no later action brings it to its end without a response.
+    /// Applies actions until one ends the episode or fails, until the call has taken a quarter of
+    /// its time, so that no later action brings it to its end without a response, or until the
+    /// results take [`REPLAY_BYTES`].
     ///
     /// # Errors
     /// The first action failed.
@@ -79,7 +92,10 @@ impl EnvNode {
         let began = Instant::now();
         let enough = Duration::from_secs_f64(self.settings.server.max_call_seconds / 4.0);
         let mut steps: Vec<StepResult> = Vec::new();
+        let mut bytes = 0;
         for action in actions {
+            // An action without SQL does not wait for anything.
+            tokio::task::yield_now().await;
             let step = match self.step(token, &action).await {
                 Ok(step) => step,
                 Err(fault) if steps.is_empty() => return Err(fault),
@@ -87,7 +103,9 @@ impl EnvNode {
                 Err(_) => break,
             };
             token = step.token.clone();
-            let is_over = step.observation.done || began.elapsed() >= enough;
+            bytes += result_bytes(&step);
+            let is_over =
+                step.observation.done || began.elapsed() >= enough || bytes >= REPLAY_BYTES;
             steps.push(step);
             if is_over {
                 break;

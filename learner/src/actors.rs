@@ -11,7 +11,8 @@ use std::{
 
 use proto::v1::{ActorReport, EndpointReport, Trajectory};
 
-/// Beyond this number, the actor that has been silent for the longest time is forgotten.
+/// Beyond this number, the actor without a weights stream that has been silent for the longest time
+/// is forgotten.
 const MAX_ACTORS: usize = 1024;
 /// Longer names of actors and addresses of env-nodes are cut.
 const MAX_NAME_CHARACTERS: usize = 128;
@@ -216,7 +217,9 @@ impl ActorRegistry {
         if !self.actors.contains_key(&id) {
             self.actors.retain(|_, actor| !actor.is_gone(now));
             if self.actors.len() >= MAX_ACTORS {
-                let silent = self.actors.iter().min_by_key(|(_, it)| it.last_heard);
+                // One with a stream is there, however silent, and the streams are limited.
+                let away = self.actors.iter().filter(|(_, it)| it.streams == 0);
+                let silent = away.min_by_key(|(_, it)| it.last_heard);
                 if let Some(silent) = silent.map(|(id, _)| id.clone()) {
                     self.actors.remove(&silent);
                 }
@@ -469,6 +472,7 @@ mod tests {
     fn a_flood_of_names_displaces_the_most_silent_actors_only() {
         let mut registry = ActorRegistry::default();
         registry.heard(at(0), "silent");
+        registry.connected(at(0), "connected");
         for number in 0..3 * MAX_ACTORS as u64 {
             registry.heard(at(1), &format!("flood-{number}"));
             registry.heard(at(2), "real");
@@ -477,5 +481,7 @@ mod tests {
         assert_eq!(actors.len(), MAX_ACTORS);
         assert!(actors.iter().any(|actor| actor.id == "real"));
         assert!(actors.iter().all(|actor| actor.id != "silent"));
+        // The name of an actor with a weights stream stays.
+        assert!(!registry.is_silent_since("connected", at(9)));
     }
 }

@@ -140,6 +140,9 @@ impl AdamW {
     /// Makes one update at `learning_rate` with `gradients` times `factor`, see [`clip_factor`].
     ///
     /// Every gradient's name must be a parameter's. Parameters without a gradient do not change.
+    ///
+    /// # Errors
+    /// An operation of a device failed. The parameters and the optimizer are then of no use.
     pub fn step(
         &mut self,
         parameters: &mut BTreeMap<String, Parameter>,

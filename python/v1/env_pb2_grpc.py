@@ -120,9 +120,10 @@ class EnvServicer(object):
     def Replay(self, request, context):
         """Applies actions that the caller knows in advance, one after the other, as Step does: one call
         in place of many for an episode that is played again. The response has the results of the first
-        actions, and of at least one. It ends with the episode, before an action that fails, and after
-        a part of the time that a call may take; the caller goes on from the last token. Status codes:
-        those of Step for the first action, and INVALID_ARGUMENT: no action.
+        actions, and of at least one. It ends with the episode, before an action that fails, after a
+        part of the time that a call may take, and when the results take 1 MiB; the caller goes on from
+        the last token. Status codes: those of Step for the first action, and INVALID_ARGUMENT: no
+        action.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -125,6 +125,41 @@ async fn replayed_actions_give_the_results_of_their_steps() {
     assert_eq!(refused.code(), Code::Unauthenticated);
 }
 
+/// Each result repeats the history, so that many long actions would fill a node's memory.
+#[tokio::test]
+async fn a_replay_of_long_actions_ends_early() {
+    let fixture = Fixture::new(EnvSettings::default());
+    let mut client = fixture.client.clone();
+    let request = ResetRequest {
+        question_id: "cars-1".to_owned(),
+        step_budget: 1_000,
+        ..ResetRequest::default()
+    };
+    let begun = client.reset(request).await.unwrap().into_inner().token;
+    let action = step_request(&begun, "FLY", &"x".repeat(4_000))
+        .action
+        .unwrap();
+    let actions = vec![action; 900];
+    let mut rest = ReplayRequest {
+        token: begun,
+        actions,
+    };
+    let mut calls = 0;
+    while !rest.actions.is_empty() && calls < 5 {
+        let steps = client
+            .replay(rest.clone())
+            .await
+            .unwrap()
+            .into_inner()
+            .steps;
+        assert!((1..100).contains(&steps.len()), "{} results", steps.len());
+        rest.token = steps.last().unwrap().token.clone();
+        rest.actions.drain(..steps.len());
+        calls += 1;
+    }
+    assert_eq!(calls, 5);
+}
+
 /// An action that fails is met by the call that begins with it, and repeated there.
 #[tokio::test]
 async fn a_replay_ends_before_an_action_that_fails() {
