@@ -1,13 +1,12 @@
 //! The choice of the instructions that multiply bf16.
 
-#[cfg(test)]
-pub(crate) use forced::with_each;
-
 use std::sync::OnceLock;
 
 use super::{amx, pairs, trial};
 use crate::ops::amx_permission::Permission as AmxPermission;
 use crate::ops::simd::{InstructionSet, chosen_set};
+#[cfg(test)]
+pub(crate) use forced::with_each;
 
 /// The instructions of a product. All return the same bits.
 #[derive(Clone, Copy)]

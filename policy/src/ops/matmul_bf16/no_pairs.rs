@@ -17,7 +17,7 @@ impl Permission {
 }
 
 pub(super) fn pack(_: Bf16View<'_>, _: usize, _: &mut Aligned<u16>) {
-    unreachable!("nobody has a permission: this is a bug")
+    unreachable!("no CPU of this kind has AVX512-BF16: this is a bug")
 }
 
 pub(super) fn add(
