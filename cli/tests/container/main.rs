@@ -9,9 +9,14 @@
 
 mod compose;
 mod episodes;
+#[path = "../watching/expressions.rs"]
+mod expressions;
+#[path = "../watching/http.rs"]
+mod http;
 mod kube;
 mod podman;
-mod prometheus;
+#[path = "../watching/queries.rs"]
+mod queries;
 
 use std::{
     cell::Cell,
@@ -42,6 +47,12 @@ fn node_in_process() -> EnvClient {
     let environment = Environment::open(dataset, config).unwrap();
     let node = EnvNode::new(environment, EnvNodeSettings::default()).unwrap();
     EnvClient::new(Transport::in_process(node.service()))
+}
+
+/// Returns the content of a file of the repository.
+fn read(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// The container has its own user, no capabilities, no new privileges, and a read-only root.

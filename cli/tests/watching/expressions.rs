@@ -27,23 +27,24 @@ const KEYWORDS: [&str; 13] = [
     "without",
 ];
 
-/// An expression and where it is from.
-pub(crate) struct Expression {
-    pub(crate) source: String,
-    pub(crate) text: String,
-}
+/// The keywords that a list of labels may follow.
+const LABEL_LISTS: [&str; 6] = [
+    "by",
+    "group_left",
+    "group_right",
+    "ignoring",
+    "on",
+    "without",
+];
 
-/// Returns the expressions of the dashboard, by panel.
-pub(crate) fn of_dashboard() -> Vec<Expression> {
+/// Returns the expressions of the dashboard.
+pub(crate) fn of_dashboard() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let of_panel = |panel: &Value| {
-        let title = panel["title"].as_str().unwrap().to_owned();
         let targets = panel["targets"].as_array().cloned().unwrap_or_default();
-        targets.into_iter().map(move |target| Expression {
-            source: format!("panel {title:?}"),
-            text: target["expr"].as_str().unwrap().to_owned(),
-        })
+        let expression = |target: Value| target["expr"].as_str().unwrap().to_owned();
+        targets.into_iter().map(expression)
     };
     panels.iter().flat_map(of_panel).collect()
 }
@@ -74,71 +75,57 @@ pub(crate) fn field(block: &str, name: &str) -> Option<String> {
 }
 
 /// Returns the expressions of the alerts.
-pub(crate) fn of_alerts() -> Vec<Expression> {
-    let expression = |(name, block): (String, String)| Expression {
-        text: field(&block, "expr").unwrap_or_else(|| panic!("{name} has no expr")),
-        source: format!("alert {name}"),
+pub(crate) fn of_alerts() -> Vec<String> {
+    let expression = |(name, block): (String, String)| {
+        field(&block, "expr").unwrap_or_else(|| panic!("{name} has no expr"))
     };
     alerts().into_iter().map(expression).collect()
 }
 
-/// Removes what is between two characters, which do not nest.
-fn without(text: &str, open: char, close: char) -> String {
-    let mut depth = 0;
-    let mut kept = String::new();
-    for character in text.chars() {
-        if character == open && depth == 0 {
-            depth = 1;
-            kept.push(' ');
-        } else if character == close && depth == 1 {
-            depth = 0;
-        } else if depth == 0 {
-            kept.push(character);
-        }
-    }
-    kept
-}
-
-/// Removes the lists of labels after `by`, `on` and the like.
-fn without_label_lists(text: &str) -> String {
-    let mut kept = text.to_owned();
-    for keyword in [
-        "by",
-        "without",
-        "on",
-        "ignoring",
-        "group_left",
-        "group_right",
-    ] {
-        for opening in [format!(" {keyword} ("), format!(" {keyword}(")] {
-            while let Some(start) = kept.find(&opening) {
-                let end = start + kept[start..].find(')').unwrap();
-                kept.replace_range(start..=end, " ");
-            }
-        }
-    }
-    kept
-}
-
 /// Returns the names of the metrics in an expression.
 pub(crate) fn metric_names(expression: &str) -> BTreeSet<String> {
-    let plain = without(&without(expression, '"', '"'), '{', '}');
-    let plain = without_label_lists(&without(&plain, '[', ']'));
-    let mut names = BTreeSet::new();
-    let is_word = |character: char| character.is_ascii_alphanumeric() || character == '_';
-    let mut rest = plain.as_str();
-    while let Some(start) = rest.find(is_word) {
-        let length = rest[start..].find(|it| !is_word(it));
-        let end = length.map_or(rest.len(), |length| start + length);
-        let word = &rest[start..end];
-        rest = &rest[end..];
-        let is_function = rest.trim_start().starts_with('(');
+    let name = |selector: &String| selector.split('{').next().unwrap().to_owned();
+    selectors(expression).iter().map(name).collect()
+}
+
+/// Returns the selectors of an expression without their ranges: metrics with their label matchers.
+pub(crate) fn selectors(expression: &str) -> BTreeSet<String> {
+    let is_word = |it: char| it.is_ascii_alphanumeric() || it == '_';
+    let mut selectors = BTreeSet::new();
+    let mut rest = expression;
+    while let Some(start) = rest.find(|it| is_word(it) || it == '"' || it == '[') {
+        rest = &rest[start..];
+        if let Some(text) = rest.strip_prefix('"') {
+            rest = after(text, '"');
+            continue;
+        }
+        if rest.starts_with('[') {
+            rest = after(rest, ']');
+            continue;
+        }
+        let end = rest.find(|it| !is_word(it)).unwrap_or(rest.len());
+        let (word, following) = rest.split_at(end);
+        let next = following.trim_start();
+        let has_labels = LABEL_LISTS.contains(&word) && next.starts_with('(');
+        rest = match next.chars().next() {
+            Some('{') => after(next, '}'),
+            Some('(') if has_labels => after(next, ')'),
+            _ => following,
+        };
         let is_number = word.starts_with(|it: char| it.is_ascii_digit());
-        if !is_function && !is_number && !KEYWORDS.contains(&word.to_lowercase().as_str()) {
-            names.insert(word.to_owned());
+        let is_keyword = KEYWORDS.contains(&word.to_lowercase().as_str());
+        let is_function = ["(", "by", "without"].iter().any(|it| next.starts_with(it));
+        if !is_function && !is_number && !is_keyword {
+            let matchers = &following[..following.len() - rest.len()];
+            selectors.insert(format!("{word}{}", matchers.trim()));
         }
     }
-    names
+    selectors
+}
+
+/// Returns what follows the first `end` in a text.
+fn after(text: &str, end: char) -> &str {
+    text.split_once(end).unwrap().1
 }
 
 #[test]
@@ -156,4 +143,15 @@ fn names_are_found_in_expressions() {
         names("avg_over_time((x_ratio >= 0)[15m:15s]) > 1e3"),
         ["x_ratio"]
     );
+    assert_eq!(
+        names(r#"label_replace(x_total, "reason", "a by (b)", "", "") or absent(y)"#),
+        ["x_total", "y"]
+    );
+}
+
+#[test]
+fn selectors_keep_their_label_matchers() {
+    let text = r#"sum by (le) (rate(a_total{call=~"x|y", z="[1]"}[5m:15s])) / b > 1"#;
+    let found: Vec<String> = selectors(text).into_iter().collect();
+    assert_eq!(found, [r#"a_total{call=~"x|y", z="[1]"}"#, "b"]);
 }

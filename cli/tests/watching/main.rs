@@ -13,6 +13,7 @@ mod names;
 mod program;
 mod prometheus;
 mod promtool;
+mod queries;
 
 use std::{fs, path::Path};
 

@@ -24,7 +24,7 @@ pub(crate) fn used() -> BTreeSet<String> {
     let all = all();
     let is_histogram = |name: &str| all.get(name).is_some_and(|it| it.kind == "histogram");
     let expressions = of_dashboard().into_iter().chain(of_alerts());
-    let names = expressions.flat_map(|expression| metric_names(&expression.text));
+    let names = expressions.flat_map(|expression| metric_names(&expression));
     let own = names.filter(|name| !OF_PROMETHEUS.contains(&name.as_str()));
     own.map(|name| base(&name, is_histogram)).collect()
 }

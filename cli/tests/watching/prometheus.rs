@@ -3,7 +3,6 @@
 //! Runs if `SQLENV_TEST_PROMETHEUS` is set, because it needs `prometheus` in the path.
 
 use std::{
-    collections::BTreeSet,
     fmt::Write as _,
     fs,
     path::Path,
@@ -12,13 +11,8 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
-
 use crate::{
-    expressions::{ALERTS, metric_names, of_alerts, of_dashboard},
-    http::{encoded, free_address, get},
-    live::Roles,
-    program::Running,
+    expressions::ALERTS, http::free_address, live::Roles, program::Running, queries::Prometheus,
     read,
 };
 
@@ -38,7 +32,7 @@ fn configure(dir: &Path, roles: &Roles) {
     fs::write(dir.join("prometheus.yml"), config).unwrap();
 }
 
-fn start(dir: &Path) -> (Running, String) {
+fn start(dir: &Path) -> (Running, Prometheus) {
     let address = free_address();
     let mut prometheus = Command::new("prometheus");
     prometheus
@@ -48,37 +42,7 @@ fn start(dir: &Path) -> (Running, String) {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let running = Running(prometheus.spawn().unwrap());
-    while get(&address, "/-/ready").is_none() {
-        sleep(Duration::from_millis(20));
-    }
-    (running, address)
-}
-
-fn api(address: &str, path: &str) -> Value {
-    let body = get(address, path).unwrap_or_else(|| panic!("{path} is refused"));
-    serde_json::from_str(&body).unwrap()
-}
-
-/// Returns the finite samples of a query over the time of the test.
-fn finite_samples(address: &str, query: &str, (start, end): (u64, u64)) -> usize {
-    let query = encoded(query);
-    let path = format!("/api/v1/query_range?query={query}&start={start}&end={end}&step=1");
-    let response = api(address, &path);
-    let series = response["data"]["result"].as_array().unwrap().clone();
-    let values = series
-        .iter()
-        .flat_map(|it| it["values"].as_array().unwrap());
-    let numbers = values.map(|it| it[1].as_str().unwrap().parse::<f64>().unwrap());
-    numbers.filter(|value| value.is_finite()).count()
-}
-
-fn unix_seconds(address: &str) -> u64 {
-    let response = api(
-        address,
-        &format!("/api/v1/query?query={}", encoded("time()")),
-    );
-    let time = response["data"]["result"][1].as_str().unwrap();
-    time.parse::<f64>().unwrap() as u64
+    (running, Prometheus::ready(&address))
 }
 
 #[test]
@@ -90,35 +54,12 @@ fn every_query_of_the_dashboard_has_data() {
     let dir = tempfile::tempdir().unwrap();
     let mut roles = Roles::start(dir.path(), 15, |_| ());
     configure(dir.path(), &roles);
-    let (_prometheus, address) = start(dir.path());
-    let start = unix_seconds(&address);
+    let (_running, prometheus) = start(dir.path());
     while roles.ended().is_none() {
         sleep(Duration::from_millis(100));
     }
-    let time = (start, unix_seconds(&address) + 1);
-    let mut missing = Vec::new();
-    for expression in of_dashboard() {
-        let query = expression.text.replace("$__rate_interval", "5s");
-        let count = finite_samples(&address, &query, time);
-        println!("{count} samples: {}: {query}", expression.source);
-        if count == 0 {
-            missing.push(format!("{}: {query}", expression.source));
-        }
-    }
-    assert!(
-        missing.is_empty(),
-        "without data after {time:?}: {missing:#?}"
-    );
-    let of_alerts = of_alerts().into_iter().map(|it| metric_names(&it.text));
-    for name in of_alerts.flatten().collect::<BTreeSet<_>>() {
-        let count = finite_samples(&address, &name, time);
-        assert!(count > 0, "the alerts use {name}, which has no data");
-    }
-    let rules = api(&address, "/api/v1/rules");
-    for group in rules["data"]["groups"].as_array().unwrap() {
-        for rule in group["rules"].as_array().unwrap() {
-            assert_eq!(rule["health"], "ok", "{rule}");
-            assert_ne!(rule["state"], "firing", "{rule}");
-        }
-    }
+    let empty = prometheus.without_data();
+    assert!(empty.is_empty(), "without data: {empty:#?}");
+    let firing = prometheus.firing();
+    assert!(firing.is_empty(), "{firing:?}");
 }

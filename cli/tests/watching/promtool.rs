@@ -55,7 +55,7 @@ fn promtool_accepts_the_expressions_of_the_dashboard() {
     }
     let mut rules = "groups:\n- name: dashboard\n  rules:\n".to_owned();
     for (number, expression) in of_dashboard().iter().enumerate() {
-        let text = expression.text.replace("$__rate_interval", "1m");
+        let text = expression.replace("$__rate_interval", "1m");
         let text = serde_json::to_string(&text).unwrap();
         writeln!(rules, "  - record: panel_{number}\n    expr: {text}").unwrap();
     }
