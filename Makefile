@@ -25,7 +25,7 @@ BUILD = $(ENGINE) build --file deploy/Containerfile --build-arg VERSION=$(VERSIO
 
 # needs `rustup target add $(STATIC)`, musl-gcc, and podman (or ENGINE=docker)
 images: ## the containers sqlenv-env-node and sqlenv, for the CPU
-	cargo build --profile dist --locked --target $(STATIC)
+	cargo build --profile dist --locked --features opentelemetry --target $(STATIC)
 	mkdir -p target/image/runs
 	cp target/$(STATIC)/dist/sqlenv target/image/sqlenv
 	target/image/sqlenv data build --out target/image/data

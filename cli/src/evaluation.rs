@@ -327,6 +327,11 @@ impl Evaluator<'_> {
         );
         let (metrics, episodes) = unless_interrupted(self.shutdown, evaluation).await?;
         stage.finish(&success_text(&metrics));
+        learner::metrics::evaluation_played(
+            &evaluated.title(split),
+            evaluated.step,
+            metrics.success.success_rate,
+        );
         Ok((evaluated.evaluation(split, metrics), episodes))
     }
 

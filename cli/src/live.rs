@@ -1,4 +1,4 @@
-//! The live page of a learner and its status as JSON.
+//! The live page of a learner or of `sqlenv train`, and its status as JSON.
 //!
 //! Invariant: watching changes nothing. The pages are read-only, and a run goes on if its status
 //! cannot be made.
@@ -28,8 +28,8 @@ use tokio::time::Instant;
 use crate::status_source::live_episode;
 
 /// What `/status.json` says before the run is open.
-const STARTING: &str = "the learner is starting: it opens the run and asks its env-node for \
-                        questions";
+const STARTING: &str = "GRPO has not begun: the learner opens the run and asks its env-node for \
+                        questions, or `sqlenv train` evaluates and trains the policies before GRPO";
 /// How long the end of a run stays visible to those who watch it: longer than the pause between two
 /// of their requests.
 const LINGER: Duration = Duration::from_secs(3);

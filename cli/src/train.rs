@@ -8,15 +8,26 @@ mod imitation;
 mod run;
 mod table;
 
-use anyhow::{Result, ensure};
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
 use learner::LearnerServerConfig;
 use policy::Model;
 use report::{PolicyName, RunFolder, RunStatus};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::TrainArgs, config::RunConfig, evaluation::Evaluator, imitation::remove_checkpoints,
-    model_folder, progress::Progress, setup::Setup, shutdown::Interrupted, stdout, warm_start,
+    admin::{self, Readiness},
+    args::TrainArgs,
+    config::RunConfig,
+    evaluation::Evaluator,
+    imitation::remove_checkpoints,
+    live::LiveRun,
+    model_folder,
+    progress::Progress,
+    setup::Setup,
+    shutdown::Interrupted,
+    stdout, warm_start,
 };
 use run::{OpenRun, PlannedRun};
 
@@ -49,9 +60,12 @@ pub(crate) async fn train(
          start `sqlenv learner`"
     );
     config.device.open()?;
+    let live = LiveRun::default();
+    let ready = open_admin_port(args.admin, &live).await?;
     let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
-    let mut run = plan.open(progress)?;
+    let mut run = plan.open(progress, live)?;
     run.describe(&setup, &base)?;
+    ready.set(true);
     let evaluator = Evaluator {
         config: &config,
         setup: &setup,
@@ -59,11 +73,12 @@ pub(crate) async fn train(
         shutdown: &shutdown,
     };
     let ended = stages(&mut run, &evaluator, &base).await;
+    ready.set(false);
     let status = match &ended {
         Ok(()) => RunStatus::Finished,
         Err(_) => RunStatus::Interrupted,
     };
-    let closed = run.close(status).and_then(|()| {
+    let closed = run.close(status).await.and_then(|()| {
         let records = run.folder.read()?;
         Ok((report::summary(&records), report::write(run.folder.path())?))
     });
@@ -83,6 +98,17 @@ pub(crate) async fn train(
     ended
 }
 
+/// Serves the live page and the metrics of all roles, which are parts of this process.
+async fn open_admin_port(address: Option<SocketAddr>, live: &LiveRun) -> Result<Readiness> {
+    let ready = admin::serve_with(address, live.pages()).await?;
+    env::metrics::describe();
+    env_node::metrics::describe();
+    learner::metrics::describe();
+    actor::metrics::describe_of_learner();
+    actor::metrics::describe();
+    Ok(ready)
+}
+
 /// Runs the stages until the last one has finished or a signal arrives ([`Interrupted`]).
 async fn stages(run: &mut OpenRun, evaluator: &Evaluator<'_>, base: &Model) -> Result<()> {
     let folder = run.folder.clone();
@@ -91,7 +117,10 @@ async fn stages(run: &mut OpenRun, evaluator: &Evaluator<'_>, base: &Model) -> R
     let (name, start) = start(run, evaluator, base).await?;
     let evaluation = table::model(&folder, evaluator, name, &start, 0);
     run.timed("evaluations", evaluation).await?;
-    let training = grpo::grpo(&folder, evaluator, (name, start.clone()));
+    let info = run.info.clone();
+    let info = info.context("the run is not described: this is a bug")?;
+    let live = run.live.clone();
+    let training = grpo::grpo((&folder, &live, &info), evaluator, (name, start.clone()));
     let (trained, step) = run.timed("GRPO", training).await?;
     let evaluation = table::model(&folder, evaluator, PolicyName::Grpo, &trained, step);
     run.timed("evaluations", evaluation).await?;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use metrics::{counter, describe_counter, describe_gauge, gauge};
-use proto::{serve::ConnectionRefusal, v1::Trajectory};
+use proto::serve::ConnectionRefusal;
 
 use crate::{
     call_limits::CallRefusal,
@@ -351,12 +351,8 @@ pub(crate) fn set_evaluating(is_evaluating: bool) {
     gauge!(EVALUATING).set(f64::from(is_evaluating));
 }
 
-/// Sets the result of an evaluation of `version`. An episode without a score counts as wrong.
-pub(crate) fn evaluation_played(set: &str, version: u64, episodes: &[Trajectory]) {
-    let correct = episodes
-        .iter()
-        .filter(|episode| episode.scored && episode.correct);
-    let accuracy = correct.count() as f64 / episodes.len() as f64;
+/// Sets the share of correct answers in an evaluation of the policy `version`.
+pub fn evaluation_played(set: &str, version: u64, accuracy: f64) {
     gauge!(EVALUATION_ACCURACY, "set" => set.to_owned()).set(accuracy);
     gauge!(EVALUATION_VERSION, "set" => set.to_owned()).set(version as f64);
 }

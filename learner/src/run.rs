@@ -13,7 +13,7 @@ use std::{
 };
 
 use policy::Model;
-use proto::Snapshot;
+use proto::{Snapshot, v1::Trajectory};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -109,7 +109,7 @@ impl Run {
                 return Ok(false);
             };
             context.intake.check_newest()?;
-            metrics::evaluation_played(&name, version, &episodes);
+            metrics::evaluation_played(&name, version, accuracy(&episodes));
             self.emit(TrainEvent::Evaluation {
                 version,
                 name,
@@ -277,4 +277,10 @@ impl Run {
             tracing::debug!("the receiver of the run's events is gone");
         }
     }
+}
+
+/// Returns the share of correct episodes. One without a score counts as wrong.
+fn accuracy(episodes: &[Trajectory]) -> f64 {
+    let correct = episodes.iter().filter(|it| it.scored && it.correct);
+    correct.count() as f64 / episodes.len() as f64
 }

@@ -97,7 +97,7 @@ fn the_page_shows_every_part_and_takes_no_markup() {
             usize::from(text.contains("<html"))
         );
     }
-    assert!(live_page(None).contains("The learner is starting"));
+    assert!(live_page(None).contains("GRPO has not begun"));
 }
 
 #[test]

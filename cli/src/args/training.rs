@@ -1,6 +1,6 @@
 //! Commands that train in this process.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
 
@@ -27,6 +27,10 @@ pub(crate) struct TrainArgs {
     /// nothing.
     #[arg(long, conflicts_with = "resume")]
     pub(crate) dry_run: bool,
+    /// Address of the live page, /status.json, /metrics, /livez and /readyz; default: none is
+    /// served. Keep it private: it shows the run to everyone.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) admin: Option<SocketAddr>,
 }
 
 impl TrainArgs {

@@ -5,10 +5,13 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::{Result, bail};
 use learner::{Learner, LearnerConfig, TrainEvent, TrainingQuestion, TrustConfig};
 use policy::Model;
-use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder, TrainingStage};
+use report::{
+    CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder, RunInfo, TrainingStage,
+};
 
 use crate::{
     evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator},
+    live::LiveRun,
     local::{LocalRun, check_text_files, checkpoint_model, newest_model},
     model_folder::{self, is_best},
     progress,
@@ -19,13 +22,14 @@ use crate::{
 /// Trains from a model, or from the newest checkpoint in the folder. Returns the trained model and
 /// its number of steps.
 pub(super) async fn grpo(
-    folder: &RunFolder,
+    (folder, live, info): (&RunFolder, &LiveRun, &RunInfo),
     evaluator: &Evaluator<'_>,
     (start_name, start): (PolicyName, Model),
 ) -> Result<(Model, u64)> {
     let config = evaluator.config;
     let curve = LearningCurve {
         folder,
+        live,
         evaluator,
         start: start_name,
         questions: EvaluationQuestions::draw(&config.evaluation, &evaluator.setup.questions())
@@ -45,12 +49,15 @@ pub(super) async fn grpo(
         ..config.learner.clone()
     };
     let learner = Learner::open(
-        settings,
+        settings.clone(),
         config.arguments(config.seed),
         config.placement().place(&start)?,
         questions,
         folder.path(),
     )?;
+    let all = evaluator.setup.questions();
+    let described = (info, &settings);
+    live.begin(learner.clone(), described, start.chat.clone(), &all, folder);
     curve.catch_up(learner.snapshot().policy_version).await?;
     let stage = evaluator
         .progress
@@ -89,6 +96,7 @@ fn note(stage: &progress::ProgressStage, step: u64, metrics: &learner::metrics::
 /// use.
 struct LearningCurve<'a> {
     folder: &'a RunFolder,
+    live: &'a LiveRun,
     evaluator: &'a Evaluator<'a>,
     /// The policy before the first step.
     start: PolicyName,
@@ -109,12 +117,14 @@ impl LearningCurve<'_> {
             match event {
                 TrainEvent::Step { step, metrics } => {
                     note(stage, step, &metrics);
-                    self.folder.append_step(&LearnerStepRecord {
+                    let record = LearnerStepRecord {
                         step,
                         stage: TrainingStage::Grpo,
                         policy_version: step,
                         metrics,
-                    })?;
+                    };
+                    self.live.step(&record);
+                    self.folder.append_step(&record)?;
                 }
                 // None is planned: checkpoints are evaluated here.
                 TrainEvent::Evaluation { .. } => {}
@@ -184,6 +194,7 @@ impl LearningCurve<'_> {
                 model_folder::save(self.folder, model_folder::BEST, (model, base), step)?;
             }
             self.folder.append_evaluation(&evaluation)?;
+            self.live.evaluated(self.folder);
         }
         Ok(())
     }

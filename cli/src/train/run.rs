@@ -16,6 +16,7 @@ use report::{RunFolder, RunInfo, RunStatus, StageTime};
 use crate::{
     args::{ConfigArgs, DEFAULT_RUNS_DIR, TrainArgs},
     config::RunConfig,
+    live::LiveRun,
     progress::Progress,
     run_info::{check_data, run_info},
     setup::Setup,
@@ -110,7 +111,7 @@ impl PlannedRun {
     }
 
     /// Creates the folder of the new run, or opens the folder of the run to resume.
-    pub(super) fn open(self, progress: &Progress) -> Result<OpenRun> {
+    pub(super) fn open(self, progress: &Progress, live: LiveRun) -> Result<OpenRun> {
         let is_new = !matches!(self.target, RunTarget::Resumed(_));
         let path = match self.target {
             RunTarget::NextIn(runs_dir) => make_next(&runs_dir)?,
@@ -128,6 +129,7 @@ impl PlannedRun {
             config: self.config,
             info: known.info,
             timing: known.timing,
+            live,
         })
     }
 }
@@ -135,9 +137,10 @@ impl PlannedRun {
 /// A run whose folder is open.
 pub(super) struct OpenRun {
     pub(super) folder: RunFolder,
+    pub(super) live: LiveRun,
     config: RunConfig,
     name: String,
-    info: Option<RunInfo>,
+    pub(super) info: Option<RunInfo>,
     timing: Vec<StageTime>,
 }
 
@@ -170,7 +173,7 @@ impl OpenRun {
     }
 
     /// Waits for a stage and records its duration every few seconds, so that the folder of a killed
-    /// run has it as well.
+    /// run has it as well. The live page then shows what the stage has evaluated.
     pub(super) async fn timed<T>(
         &mut self,
         stage: &str,
@@ -186,6 +189,7 @@ impl OpenRun {
             if let Ok(result) = result {
                 let value = result?;
                 written?;
+                self.live.evaluated(&self.folder);
                 return Ok(value);
             }
         }
@@ -202,12 +206,14 @@ impl OpenRun {
         format!("sqlenv train --resume --name {name}{runs_dir}")
     }
 
-    /// Records how the run ended.
-    pub(super) fn close(&mut self, status: RunStatus) -> Result<()> {
+    /// Records how the run ended, and lets those who watch it see the end.
+    pub(super) async fn close(&mut self, status: RunStatus) -> Result<()> {
+        self.live.end(status);
         if let Some(info) = &mut self.info {
             info.status = status;
             self.folder.write_info(info)?;
         }
+        self.live.linger().await;
         Ok(())
     }
 }

@@ -20,9 +20,11 @@ use crate::{
 
 /// Containers on a busy machine of two cores need about two minutes for the run.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// Enough steps for Prometheus to find and scrape all services on a fast machine, too.
+/// Enough steps for Prometheus to find and scrape all services on a fast machine, too, and every part
+/// of the loss, so that each has data.
 pub(crate) const SETTINGS: &str = "seed = 3\n\
     [learner]\nsteps = 24\ngroups_per_step = 2\nlease_seconds = 10\n\
+    [learner.loss]\nkl_coef = 0.01\nentropy_coef = 0.01\n\
     [learner.checkpoint]\nevery_steps = 1\n\
     [evaluation]\nevery_steps = 12\nquestions = 20\nunseen_questions = 20\ncurve_questions = 20\n\
     [imitation]\nenabled = false\n";

@@ -1,6 +1,8 @@
-//! Tests how people follow a distributed run: the live page, `sqlenv watch` and `sqlenv doctor`.
+//! Tests how people follow a run, distributed or in one process: the live page, `sqlenv watch` and
+//! `sqlenv doctor`.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
@@ -125,6 +127,62 @@ fn a_run_is_followed_on_its_page_in_a_terminal_and_by_the_doctor() {
     assert!(learner.0.wait().unwrap().success());
     check_lines(&mut watching);
     check_folder(&run_dir);
+}
+
+#[test]
+fn a_run_in_one_process_has_the_live_page_and_the_metrics_of_all_roles() {
+    let dir = tempfile::tempdir().unwrap();
+    let admin = free_address();
+    let runs = dir.path().to_str().unwrap();
+    let mut args = vec!["train", "--preset", "smoke", "--runs-dir", runs];
+    args.extend(["--name", "one", "--admin", &admin]);
+    let mut train = Running(sqlenv(&args).stderr(Stdio::null()).spawn().unwrap());
+    let status = status_with(&admin, |status| status["step"].as_u64() >= Some(2));
+    assert_eq!(status["actors"][0]["is_connected"], true, "{status}");
+    assert!(!status["evaluations"].as_array().unwrap().is_empty());
+    assert!(status["steps"][0]["reward"].is_number(), "{status}");
+    assert!(get(&admin, "/readyz").unwrap().0.contains("200"));
+    let (_, metrics) = get(&admin, "/metrics").unwrap();
+    for name in [
+        "learner_step",
+        "learner_evaluation_accuracy_ratio{set=\"base on eval",
+        "actor_turns_total",
+        "env_steps_total",
+    ] {
+        assert!(metrics.contains(&format!("\n{name}")), "{name}: {metrics}");
+    }
+    let ended = status_with(&admin, |status| status["state"] == "finished");
+    let names: BTreeSet<&str> = ended["evaluations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["policy"].as_str().unwrap())
+        .collect();
+    assert!(
+        names.contains("grpo") && names.contains("oracle imitation"),
+        "{names:?}"
+    );
+    assert!(train.0.wait().unwrap().success());
+}
+
+#[test]
+fn the_admin_port_of_a_run_in_one_process_must_be_free() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let admin = taken.local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let runs = dir.path().join("runs");
+    let args = [
+        "train",
+        "--admin",
+        &admin,
+        "--runs-dir",
+        runs.to_str().unwrap(),
+    ];
+    let output = sqlenv(&args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("choose another with --admin"), "{text}");
+    assert!(!runs.exists(), "a run that cannot start left a folder");
 }
 
 fn check_status(status: &Value, env: &str) {

@@ -84,11 +84,12 @@ fn main(status: Option<&LiveStatus>) -> Markup {
             @match status {
                 None => {
                     section #head {
-                        p.eyebrow { "sqlenv learner" }
-                        h1 { "The learner is starting" }
+                        p.eyebrow { "sqlenv" }
+                        h1 { "GRPO has not begun" }
                         p.lead {
-                            "It opens the run and asks its env-node for questions. This page \
-                             changes by itself when the run begins."
+                            "The learner opens the run and asks its env-node for questions, or \
+                             sqlenv train evaluates and trains the policies before GRPO. This \
+                             page changes by itself when GRPO begins."
                         }
                     }
                 }
