@@ -24,7 +24,6 @@ use crate::{
     completion::{Completion, CompletionRequest},
     config::EngineSettings,
     error::ActorError,
-    metrics,
     sampler::{CompletionJob, EngineCommand, Sampler},
 };
 
@@ -75,7 +74,6 @@ impl Engine {
         let (device, dtype) = (sampler.device().clone(), sampler.dtype());
         let (slots, work) = (sampler.slots(), sampler.work());
         tracing::info!(device = ?device.location(), ?dtype, slots, "engine started");
-        metrics::set_slots(slots);
         let (commands, received) = mpsc::channel(QUEUED_COMMANDS);
         thread::Builder::new()
             .name("engine".to_owned())

@@ -176,13 +176,36 @@ pub(crate) fn count_reused(tokens: usize) {
     counter!(REUSED).increment(tokens as u64);
 }
 
-pub(crate) fn set_rows(running: usize, waiting: usize) {
-    gauge!(RUNNING).set(running as f64);
-    gauge!(WAITING).set(waiting as f64);
+/// An engine's part of the gauges, which are sums over the engines of the process, until it is
+/// dropped.
+pub(crate) struct EngineRows {
+    slots: usize,
+    running: usize,
+    waiting: usize,
 }
 
-pub(crate) fn set_slots(slots: usize) {
-    gauge!(SLOTS).set(slots as f64);
+impl EngineRows {
+    pub(crate) fn begin(slots: usize) -> Self {
+        gauge!(SLOTS).increment(slots as f64);
+        Self {
+            slots,
+            running: 0,
+            waiting: 0,
+        }
+    }
+
+    pub(crate) fn set(&mut self, running: usize, waiting: usize) {
+        gauge!(RUNNING).increment(running as f64 - self.running as f64);
+        gauge!(WAITING).increment(waiting as f64 - self.waiting as f64);
+        (self.running, self.waiting) = (running, waiting);
+    }
+}
+
+impl Drop for EngineRows {
+    fn drop(&mut self) {
+        self.set(0, 0);
+        gauge!(SLOTS).decrement(self.slots as f64);
+    }
 }
 
 pub(crate) fn set_policy_version(version: u64) {

@@ -98,6 +98,7 @@ pub(crate) struct Sampler {
     active: BTreeMap<RowId, ActiveRow>,
     next_row: RowId,
     work: Arc<EngineWork>,
+    gauges: metrics::EngineRows,
 }
 
 impl Sampler {
@@ -142,6 +143,7 @@ impl Sampler {
             active: BTreeMap::new(),
             next_row: 0,
             work: Arc::default(),
+            gauges: metrics::EngineRows::begin(slots),
         })
     }
 
@@ -171,6 +173,7 @@ impl Sampler {
             // Blocks only while there is nothing to sample. Otherwise commands are handled between
             // passes, so new rows join the batch at the next pass.
             if self.batcher.is_idle() {
+                self.gauges.set(0, 0);
                 match commands.blocking_recv() {
                     Some(command) => self.handle(command),
                     None => return,
@@ -245,7 +248,8 @@ impl Sampler {
         // Before the admission, so that the slots of abandoned rows serve waiting rows at once.
         self.remove_abandoned();
         self.admit();
-        metrics::set_rows(self.batcher.running(), self.batcher.waiting());
+        let (running, waiting) = (self.batcher.running(), self.batcher.waiting());
+        self.gauges.set(running, waiting);
         // A forward pass runs one decoder, so rows of different weights versions cannot share it.
         let mut by_version: BTreeMap<u64, Vec<ScheduledTokens>> = BTreeMap::new();
         for run in self.batcher.schedule() {

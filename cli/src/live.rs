@@ -20,7 +20,7 @@ use policy::Chat;
 use proto::{latency_quantile, v1::Question};
 use report::{
     ActorStatus, EnvNodeStatus, Evaluation, LearnerStepRecord, LiveEpisode, LiveStatus, RunFolder,
-    RunInfo, RunRecords, RunSettings, RunStatus, diagnose, live_fragment, live_page,
+    RunInfo, RunRecords, RunSettings, RunStatus, TrainingStage, diagnose, live_fragment, live_page,
     live_security_policy, shorten_steps,
 };
 use tokio::time::Instant;
@@ -64,6 +64,7 @@ struct LiveRecords {
     evaluations: Vec<Evaluation>,
     /// When a step was made or an evaluation recorded.
     progressed: Option<Instant>,
+    is_after_grpo: bool,
     /// When somebody last asked for the status.
     watched: Option<Instant>,
 }
@@ -98,7 +99,10 @@ impl LiveRun {
         let mut records = self.lock();
         records.steps = known.steps;
         // The run repeats the steps after its checkpoint.
-        records.steps.retain(|step| step.step <= version);
+        let is_made = |it: &LearnerStepRecord| it.step <= version;
+        records
+            .steps
+            .retain(|it| it.stage != TrainingStage::Grpo || is_made(it));
         records.evaluations = known.evaluations;
         records.progressed = Some(Instant::now());
         drop(records);
@@ -123,6 +127,11 @@ impl LiveRun {
             Err(error) => tracing::warn!("the live page lacks an evaluation: {error:#}"),
         }
         self.lock().progressed = Some(Instant::now());
+    }
+
+    /// Shows what the run does after GRPO, in which it needs no actors and makes no steps.
+    pub(crate) fn grpo_ended(&self) {
+        self.lock().is_after_grpo = true;
     }
 
     /// Shows that the run has ended.
@@ -168,6 +177,11 @@ impl LiveRun {
         let (records, progressed) = self.records(&run.info);
         let mut status = LiveStatus::of_records(&records, "", run.settings);
         status.run_id = run.learner.run_id().to_owned();
+        status.episodes = run.episodes();
+        if self.lock().is_after_grpo {
+            status.findings = diagnose(&status);
+            return Some(status);
+        }
         status.is_live = true;
         status.silent_seconds = progressed.map(|it| it.elapsed().as_secs_f64());
         let version = run.learner.snapshot().policy_version;
@@ -177,7 +191,6 @@ impl LiveRun {
             .map(|it| actor_status(it, version))
             .collect();
         status.env_nodes = env_nodes.into_iter().map(env_node_status).collect();
-        status.episodes = run.episodes();
         status.findings = diagnose(&status);
         Some(status)
     }

@@ -78,10 +78,11 @@ pub(crate) async fn train(
         Ok(()) => RunStatus::Finished,
         Err(_) => RunStatus::Interrupted,
     };
-    let closed = run.close(status).await.and_then(|()| {
+    let closed = run.close(status).and_then(|()| {
         let records = run.folder.read()?;
         Ok((report::summary(&records), report::write(run.folder.path())?))
     });
+    run.live.end(status);
     // The error of a stage has priority: on a full disk, writing the report fails as well.
     if ended
         .as_ref()
@@ -95,6 +96,7 @@ pub(crate) async fn train(
         let command = run.resume_command();
         progress.say(&format!("interrupted; continue with: {command}"));
     }
+    run.live.linger().await;
     ended
 }
 
@@ -104,7 +106,6 @@ async fn open_admin_port(address: Option<SocketAddr>, live: &LiveRun) -> Result<
     env::metrics::describe();
     env_node::metrics::describe();
     learner::metrics::describe();
-    actor::metrics::describe_of_learner();
     actor::metrics::describe();
     Ok(ready)
 }

@@ -9,7 +9,7 @@ limit_mib=60
 . deploy/cuda/setup.sh cuda
 
 log=target/cuda-toolkit/build.log
-if ! cargo build --locked --profile cuda --features nccl,cubins "$@" 2>&1 | tee "$log"; then
+if ! cargo build --locked --profile cuda --features nccl,cubins,opentelemetry "$@" 2>&1 | tee "$log"; then
   if grep -qE 'undefined (symbol|reference).*\b(__)?(cu|nvrtc|nccl)' "$log"; then
     echo "cuda build: policy/src/cuda/functions.rs lacks these functions:" >&2
     grep -oE 'undefined (symbol: |reference to `)[A-Za-z0-9_]+' "$log" | sed 's/.*[ `]//' | sort -u >&2

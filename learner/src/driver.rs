@@ -19,7 +19,7 @@ use crate::{
     actors::{ObservedActor, ObservedEnvNode, RecentEpisode},
     error::{AtPath as _, LearnerError, Result},
     evaluator::EvaluationPlan,
-    metrics::Metrics,
+    metrics::{Metrics, RunInProgress},
     object_storage::ObjectLog,
     refusals::RefusedActor,
     run::Run,
@@ -182,7 +182,9 @@ impl Learner {
             events,
         };
         let body = move || {
+            let in_progress = RunInProgress::begin();
             let result = run.all_steps();
+            drop(in_progress);
             // Releases the folder's lock first: the caller may open the run again when this call
             // returns.
             drop(run);

@@ -52,6 +52,7 @@ const WEIGHTS_BYTES: &str = "learner_weights_sent_bytes_total";
 const CONNECTIONS_REFUSED: &str = "learner_refused_connections_total";
 const CALLS_REFUSED: &str = "learner_refused_calls_total";
 const PARTS_REFUSED: &str = "learner_refused_evaluation_parts_total";
+const IN_PROGRESS: &str = "learner_training";
 const EVALUATING: &str = "learner_evaluating";
 const EVALUATION_ACCURACY: &str = "learner_evaluation_accuracy_ratio";
 const EVALUATION_VERSION: &str = "learner_evaluation_policy_version";
@@ -115,7 +116,7 @@ const COUNTERS: [(&str, &str); 13] = [
          when they are played again.",
     ),
 ];
-const GAUGES: [(&str, &str); 10] = [
+const GAUGES: [(&str, &str); 11] = [
     (STEP, "Learner steps made."),
     (STEPS, "Learner steps that the run makes in all."),
     (POLICY_VERSION, "Newest policy version published."),
@@ -127,6 +128,10 @@ const GAUGES: [(&str, &str); 10] = [
     (
         WAITING_GROUPS,
         "Groups in the journal whose step is not made yet.",
+    ),
+    (
+        IN_PROGRESS,
+        "1 from the beginning to the end of GRPO, else 0. A `sqlenv train` has other stages, too.",
     ),
     (EVALUATING, "1 while actors play an evaluation, else 0."),
     (
@@ -343,6 +348,22 @@ pub(crate) fn step_made(version: u64, metrics: &Metrics) {
 pub(crate) fn evaluation_planned(set: &str) {
     for (name, _) in EVALUATION_GAUGES {
         gauge!(name, "set" => set.to_owned()).set(f64::NAN);
+    }
+}
+
+/// GRPO that trains, until it is dropped.
+pub(crate) struct RunInProgress;
+
+impl RunInProgress {
+    pub(crate) fn begin() -> Self {
+        gauge!(IN_PROGRESS).set(1.0);
+        Self
+    }
+}
+
+impl Drop for RunInProgress {
+    fn drop(&mut self) {
+        gauge!(IN_PROGRESS).set(0.0);
     }
 }
 

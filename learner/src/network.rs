@@ -98,7 +98,7 @@ impl Network {
     ) -> Result<Self> {
         let mut parameters = BTreeMap::new();
         for (name, tensor) in weights.iter() {
-            parameters.insert(name.to_owned(), Parameter::new(tensor)?);
+            parameters.insert(name.to_owned(), Parameter::start(name, tensor)?);
         }
         let decoder = Decoder::new(config, weights, DecoderMode::Train)?;
         Ok(Self {

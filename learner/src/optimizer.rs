@@ -8,6 +8,7 @@
 //! updates a tensor; elsewhere tensor operations do. Sums run in the order of names, so the bits
 //! depend on nothing else.
 
+mod dither;
 mod muon;
 mod update;
 
@@ -26,6 +27,7 @@ use crate::{
     error::Result,
     parallel,
 };
+use dither::dither;
 pub use muon::MuonSettings;
 use muon::MuonUpdate;
 use update::AdamWUpdate;
@@ -101,6 +103,19 @@ impl Parameter {
             value: value.contiguous()?.detach(),
             decays: weight.rank() > 1,
         })
+    }
+
+    /// Returns the master copy from which the training of the weight `name` starts. The copy of a
+    /// bf16 weight is a random f32 value that is rounded to it, so that updates smaller than the
+    /// unit in the last place change the rounded weights in the mean.
+    pub fn start(name: &str, weight: &Tensor) -> Result<Self> {
+        let mut parameter = Self::new(weight)?;
+        if weight.dtype() == DType::BF16 {
+            let mut values = parameter.value.flatten_all()?.to_vec1()?;
+            dither(&mut values, name);
+            parameter.value = Tensor::from_vec(values, weight.shape(), weight.device())?;
+        }
+        Ok(parameter)
     }
 }
 

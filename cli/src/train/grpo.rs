@@ -55,10 +55,10 @@ pub(super) async fn grpo(
         questions,
         folder.path(),
     )?;
+    curve.catch_up(learner.snapshot().policy_version).await?;
     let all = evaluator.setup.questions();
     let described = (info, &settings);
     live.begin(learner.clone(), described, start.chat.clone(), &all, folder);
-    curve.catch_up(learner.snapshot().policy_version).await?;
     let stage = evaluator
         .progress
         .stage("GRPO", config.learner.steps, "steps");
@@ -71,6 +71,7 @@ pub(super) async fn grpo(
     );
     let newest_checkpoint = curve.record(&mut run, &stage).await?;
     let step = run.finish().await?;
+    live.grpo_ended();
     stage.finish("");
     if step < config.learner.steps {
         bail!(Interrupted);

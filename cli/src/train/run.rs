@@ -206,14 +206,12 @@ impl OpenRun {
         format!("sqlenv train --resume --name {name}{runs_dir}")
     }
 
-    /// Records how the run ended, and lets those who watch it see the end.
-    pub(super) async fn close(&mut self, status: RunStatus) -> Result<()> {
-        self.live.end(status);
+    /// Records how the run ended.
+    pub(super) fn close(&mut self, status: RunStatus) -> Result<()> {
         if let Some(info) = &mut self.info {
             info.status = status;
             self.folder.write_info(info)?;
         }
-        self.live.linger().await;
         Ok(())
     }
 }

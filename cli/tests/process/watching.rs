@@ -136,11 +136,19 @@ fn a_run_in_one_process_has_the_live_page_and_the_metrics_of_all_roles() {
     let runs = dir.path().to_str().unwrap();
     let mut args = vec!["train", "--preset", "smoke", "--runs-dir", runs];
     args.extend(["--name", "one", "--admin", &admin]);
+    args.extend(["--set", "learner.steps=12"]);
     let mut train = Running(sqlenv(&args).stderr(Stdio::null()).spawn().unwrap());
     let status = status_with(&admin, |status| status["step"].as_u64() >= Some(2));
-    assert_eq!(status["actors"][0]["is_connected"], true, "{status}");
+    assert_eq!(status["is_live"], true);
+    assert_eq!(status["actors"][0]["is_connected"], true);
     assert!(!status["evaluations"].as_array().unwrap().is_empty());
-    assert!(status["steps"][0]["reward"].is_number(), "{status}");
+    let stages: BTreeSet<&str> = status["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["stage"].as_str().unwrap())
+        .collect();
+    assert_eq!(stages, ["grpo", "sft"].into());
     assert!(get(&admin, "/readyz").unwrap().0.contains("200"));
     let (_, metrics) = get(&admin, "/metrics").unwrap();
     for name in [
@@ -152,6 +160,8 @@ fn a_run_in_one_process_has_the_live_page_and_the_metrics_of_all_roles() {
         assert!(metrics.contains(&format!("\n{name}")), "{name}: {metrics}");
     }
     let ended = status_with(&admin, |status| status["state"] == "finished");
+    // Otherwise the doctor would miss the actors, which have nothing to do after GRPO.
+    assert_eq!(ended["is_live"], false);
     let names: BTreeSet<&str> = ended["evaluations"]
         .as_array()
         .unwrap()

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::expressions::of_dashboard;
+use crate::expressions::{of_dashboard, without_variables};
 
 /// Returns whether promtool is there, and says so if it is not.
 fn is_installed() -> bool {
@@ -55,8 +55,7 @@ fn promtool_accepts_the_expressions_of_the_dashboard() {
     }
     let mut rules = "groups:\n- name: dashboard\n  rules:\n".to_owned();
     for (number, expression) in of_dashboard().iter().enumerate() {
-        let text = expression.replace("$__rate_interval", "1m");
-        let text = serde_json::to_string(&text).unwrap();
+        let text = serde_json::to_string(&without_variables(expression)).unwrap();
         writeln!(rules, "  - record: panel_{number}\n    expr: {text}").unwrap();
     }
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, thread::sleep, time::Duration};
 use serde_json::Value;
 
 use crate::{
-    expressions::{of_alerts, of_dashboard, selectors},
+    expressions::{of_alerts, of_dashboard, selectors, without_variables},
     http::{encoded, get},
 };
 
@@ -51,8 +51,7 @@ impl Prometheus {
     pub(crate) fn without_data(&self) -> BTreeSet<String> {
         let of_alerts = of_alerts().into_iter().flat_map(|it| selectors(&it));
         let is_empty = |query: &String| {
-            let query = query.replace("$__rate_interval", "30s");
-            self.series(&query)
+            self.series(&without_variables(query))
                 .iter()
                 .all(|(_, values)| values.is_empty())
         };

@@ -13,6 +13,7 @@ use std::{
 use bytes::Bytes;
 use policy::Model;
 use proto::{
+    WaitReminder,
     serve::ExemptFromUnreadLimit,
     v1::{
         Finished, ModelFile, TrainRequest, TrainResponse, ranks_server, train_request,
@@ -29,6 +30,7 @@ use super::{
 };
 use crate::{
     Learner,
+    clock::now,
     error::{LearnerError, Result},
     server_config::seconds,
 };
@@ -39,6 +41,10 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How often the learner checks whether a waiting rank has disconnected. The check is a poll,
 /// because a closed stream does not wake the condition variable.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// After how long the learner says that it waits for ranks, for the first time and again.
+const NO_RANK: Duration = Duration::from_secs(60);
+const NO_RANK_AGAIN: Duration = Duration::from_secs(300);
 
 /// Returns the files of a model as messages.
 pub(crate) fn model_files(model: &Model) -> Vec<ModelFile> {
@@ -78,6 +84,7 @@ impl RankRegistry {
     pub(crate) fn wait(&self) -> Result<Option<Vec<RankConnection>>> {
         let wanted = self.settings.count - 1;
         let mut left = self.settings.timeout();
+        let mut reminder = WaitReminder::new(now(), NO_RANK, NO_RANK_AGAIN);
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -102,6 +109,10 @@ impl RankRegistry {
                 .unwrap_or_else(PoisonError::into_inner);
             if waited.timed_out() {
                 left = left.saturating_sub(CHECK_INTERVAL);
+            }
+            if let Some(waited) = reminder.due(now()) {
+                let (joined, waited) = (state.waiting.len(), waited.as_secs());
+                tracing::warn!("{joined} of {wanted} other ranks have joined after {waited} s");
             }
         }
     }
