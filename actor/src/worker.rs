@@ -6,7 +6,11 @@
 
 mod claim_loops;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use policy::{
     ChatRole, Constrainer, Constraint, Coordinates, Message, Model, Placement, SamplingSettings,
@@ -39,6 +43,9 @@ use crate::{
 /// How often an episode is rolled out if its service calls fail. Each time, the calls are retried
 /// as configured.
 const GROUP_ATTEMPTS: u32 = 3;
+/// Rounds of so many attempts after which episodes are given up that an env-node which answers does
+/// not serve.
+const MAX_REFUSALS: u32 = 3;
 
 /// Runs an actor until the learner says that the run is over or `shutdown` ends. The learner gets
 /// the statistics of `env_nodes`, the endpoints of `env`.
@@ -228,13 +235,16 @@ impl Actor {
         published: watch::Sender<u64>,
     ) -> Result<(), ActorError> {
         while let Some(snapshot) = snapshots.next().await? {
-            self.engine
-                .update_weights(snapshot.policy_version, weights(&snapshot)?)
-                .await?;
+            let version = snapshot.policy_version;
+            // Episodes go on meanwhile: weights of gigabytes take seconds to copy.
+            let read = tokio::task::spawn_blocking(move || weights(&snapshot)).await;
+            let read =
+                read.map_err(|_| ActorError::Engine("reading weights panicked".to_owned()))?;
+            self.engine.update_weights(version, read?).await?;
             // From here on the weights version is visible: claims name it and new completions are
             // sampled with it.
-            metrics::set_policy_version(snapshot.policy_version);
-            published.send_replace(snapshot.policy_version);
+            metrics::set_policy_version(version);
+            published.send_replace(version);
         }
         Ok(())
     }
@@ -267,9 +277,10 @@ impl Actor {
     async fn roll_out(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
         let specs = (0..claim.group_size).map(|member| self.episode_spec(claim, member));
         let specs: Vec<EpisodeSpec> = specs.collect();
+        let mut refusals = Refusals::default();
         loop {
             let (trajectories, is_env_away) = self.play(&self.policy, &specs).await?;
-            if !is_env_away {
+            if !is_env_away || refusals.are_final(&self.settings.env, &specs).await {
                 return Ok(trajectories);
             }
         }
@@ -289,9 +300,10 @@ impl Actor {
         let specs: Vec<EpisodeSpec> = ids
             .map(|question_id| evaluation_spec(question_id, claim.seed))
             .collect();
+        let mut refusals = Refusals::default();
         while claim.policy_version == self.version() {
             let (trajectories, is_env_away) = self.play(&policy, &specs).await?;
-            if !is_env_away {
+            if !is_env_away || refusals.are_final(&self.settings.env, &specs).await {
                 return Ok(Some(trajectories));
             }
         }
@@ -353,6 +365,31 @@ impl Actor {
                 position: 0,
             },
         }
+    }
+}
+
+/// Rounds in which episodes failed as if env-node were away, although it answers.
+#[derive(Default)]
+struct Refusals(u32);
+
+impl Refusals {
+    /// Notes a round. Returns whether waiting is in vain: env-node answers now and did after earlier
+    /// rounds, so it cannot serve these episodes, for instance because their gold SQL takes longer
+    /// than the limit. Without this the run would wait for them for ever.
+    async fn are_final(&mut self, env: &EnvClient, episodes: &[EpisodeSpec]) -> bool {
+        if env.clone().info(InfoRequest {}).await.is_ok() {
+            self.0 += 1;
+        }
+        let are_final = self.0 >= MAX_REFUSALS;
+        if are_final {
+            let ids: BTreeSet<&str> = episodes.iter().map(|it| it.question_id.as_str()).collect();
+            tracing::error!(
+                questions = ?ids,
+                "env-node answers, but cannot serve some of these episodes; they get no score. Its \
+                 log and the warnings above say why"
+            );
+        }
+        are_final
     }
 }
 

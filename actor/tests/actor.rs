@@ -5,7 +5,7 @@ mod support;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use actor::{ActorConfig, Engine, EpisodeSpec, ModelPolicy, run_episodes};
+use actor::{ActorConfig, Engine, EpisodeSpec, ModelPolicy, Retry, run_episodes};
 use policy::{
     Coordinates, Decoder, DecoderMode, Model, PackedRows, Placement, SamplingSettings, Weights,
 };
@@ -103,6 +103,33 @@ async fn trajectories_do_not_depend_on_the_actor() {
         first[0].segments, first[1].segments,
         "members draw tokens of their own"
     );
+}
+
+/// Here the service answers, and every episode on it fails. An actor that waited for it would stop
+/// the run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_env_node_that_answers_and_serves_no_episode_does_not_stop_the_run() {
+    let (base, later) = (model(1), model(2));
+    let config = ActorConfig {
+        env_retry: Retry {
+            attempts: 1,
+            ..Retry::default()
+        },
+        ..config(4, 2)
+    };
+    let run = run_actors(&base, &later.weights, vec![config], FakeEnv::failing(1));
+    let groups = tokio::time::timeout(Duration::from_secs(60), run)
+        .await
+        .unwrap();
+    assert_eq!(groups.len() as u64, GROUPS);
+    for trajectory in groups.values().flatten() {
+        assert!(!trajectory.scored);
+        assert!(
+            trajectory.failure.contains("the node restarts"),
+            "{}",
+            trajectory.failure
+        );
+    }
 }
 
 /// The learner plays a submitted group again before it answers, which takes time.

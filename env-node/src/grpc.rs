@@ -15,6 +15,9 @@ use crate::{node::EnvNode, status, wire};
 
 /// Largest response: a token and an observation with a full history, or a page of questions.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
+/// Actions of a replay: more than an episode has. Their list has many times the bytes of a request
+/// with empty actions, and slow queries would hold it.
+const MAX_ACTIONS: usize = 10_000;
 
 #[async_trait]
 impl Env for EnvNode {
@@ -42,6 +45,15 @@ impl Env for EnvNode {
             return respond(Err(EnvError::Request {
                 field: "actions",
                 message: "actions: give at least one".to_owned(),
+            }));
+        }
+        if actions.len() > MAX_ACTIONS {
+            return respond(Err(EnvError::Request {
+                field: "actions",
+                message: format!(
+                    "actions: {} are too many; give at most {MAX_ACTIONS}",
+                    actions.len()
+                ),
             }));
         }
         let actions = actions.into_iter().map(wire::action);

@@ -164,6 +164,12 @@ impl ActorRegistry {
         }
     }
 
+    /// Returns whether an actor has a weights stream open.
+    pub(crate) fn is_connected(&self, id: &str) -> bool {
+        let actor = self.actors.get(&shortened(id));
+        actor.is_some_and(|actor| actor.streams > 0)
+    }
+
     /// Returns whether an actor has no weights stream and has not called since a time.
     pub(crate) fn is_silent_since(&self, id: &str, time: Duration) -> bool {
         let actor = self.actors.get(&shortened(id));
@@ -172,9 +178,10 @@ impl ActorRegistry {
 
     /// Returns whether other actors than these have an open weights stream or have called lately.
     pub(crate) fn has_others(&self, now: Duration, actors: &BTreeSet<&str>) -> bool {
+        let actors: BTreeSet<String> = actors.iter().map(|id| shortened(id)).collect();
         let is_other = |(id, actor): (&String, &KnownActor)| {
             let is_near = actor.streams > 0 || now.saturating_sub(actor.last_heard) < LATELY;
-            is_near && !actors.contains(id.as_str())
+            is_near && !actors.contains(id)
         };
         self.actors.iter().any(is_other)
     }

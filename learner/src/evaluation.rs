@@ -124,11 +124,7 @@ impl EvaluationQueue {
         leases: &mut Leases,
         actor_id: &str,
     ) -> Option<LeasedPart> {
-        for part in self.unfinished().filter(|part| part.free_from <= now) {
-            if let Some(holder) = part.holders.last_actor() {
-                leases.distrust(holder);
-            }
-        }
+        self.note_expired(now, leases);
         let is_held = |part: &&Part| now < part.free_from;
         let held = self.unfinished().filter(is_held);
         let own = held.filter(|part| part.holders.last_actor() == Some(actor_id));
@@ -152,6 +148,16 @@ impl EvaluationQueue {
             sampling: self.set.sampling,
             seed: self.set.seed,
         })
+    }
+
+    /// Notes whose leases have expired.
+    pub(crate) fn note_expired(&mut self, now: Duration, leases: &mut Leases) {
+        let unfinished = self.parts.iter_mut().filter(|it| it.episodes.is_none());
+        for part in unfinished.filter(|part| part.free_from <= now) {
+            if let Some(holder) = part.holders.note_expiry() {
+                leases.distrust(holder);
+            }
+        }
     }
 
     fn unfinished(&self) -> impl Iterator<Item = &Part> {

@@ -227,8 +227,16 @@ impl Evaluator {
     }
 
     /// Notes that an actor has joined, as [`crate::scheduler::Scheduler::joined`].
-    pub(crate) fn joined(&self, actor_id: &str) {
-        self.lock().leases.forgive(actor_id);
+    pub(crate) fn joined(&self, now: Duration, actor_id: &str, is_alone: bool) {
+        let mut state = self.lock();
+        let EvaluatorState { queue, leases, .. } = &mut *state;
+        if let Some(queue) = queue {
+            if is_alone {
+                queue.left(now, actor_id);
+            }
+            queue.note_expired(now, leases);
+        }
+        leases.forgive(actor_id);
     }
 
     /// Ends the leases of an actor that is gone, and returns how many there were.

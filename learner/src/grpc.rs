@@ -182,12 +182,11 @@ impl proto::v1::learner_server::Learner for Learner {
         self.check_identity(actor_id, identity.as_ref())?;
         tracing::info!(actor_id, "actor joined");
         self.context.has_been_joined.store(true, Ordering::Relaxed);
-        self.context.evaluator.joined(actor_id);
-        self.context.intake.joined(actor_id);
         let now = self.context.now();
-        self.context
-            .actors()
-            .heard(now, &request.get_ref().actor_id);
+        let is_alone = !self.context.actors().is_connected(actor_id);
+        self.context.evaluator.joined(now, actor_id, is_alone);
+        self.context.intake.joined(now, actor_id, is_alone);
+        self.context.actors().heard(now, actor_id);
         let (sender, messages) = mpsc::channel(1);
         // Cannot fail: the channel has room for the message.
         let _ = sender.try_send(Ok(self.context.join_response().into()));

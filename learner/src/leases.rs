@@ -112,6 +112,8 @@ pub(crate) struct Holders(Vec<Holder>);
 struct Holder {
     lease_id: u64,
     actor_id: String,
+    /// Whether it is known that the lease expired.
+    is_noted: bool,
 }
 
 impl Holders {
@@ -123,6 +125,7 @@ impl Holders {
         self.0.push(Holder {
             lease_id,
             actor_id: actor_id.to_owned(),
+            is_noted: false,
         });
     }
 
@@ -140,6 +143,14 @@ impl Holders {
     /// Returns whether this lease is the last one.
     pub(crate) fn is_last(&self, lease_id: u64) -> bool {
         self.0.last().is_some_and(|it| it.lease_id == lease_id)
+    }
+
+    /// Notes that the last lease has expired, and returns its actor if that was not known before: an
+    /// actor that is forgiven stays so.
+    pub(crate) fn note_expiry(&mut self) -> Option<&str> {
+        let last = self.0.last_mut().filter(|it| !it.is_noted)?;
+        last.is_noted = true;
+        Some(&last.actor_id)
     }
 
     /// Returns the actor of the last lease.

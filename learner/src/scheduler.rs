@@ -180,10 +180,10 @@ impl Scheduler {
 
     /// Notes whose leases have expired.
     fn note_expired(&mut self, now: Duration) {
-        for state in self.groups.values() {
+        for state in self.groups.values_mut() {
             if let GroupState::Leased { holders, expires } = state
                 && *expires <= now
-                && let Some(actor_id) = holders.last_actor()
+                && let Some(actor_id) = holders.note_expiry()
             {
                 self.leases.distrust(actor_id);
             }
@@ -309,9 +309,13 @@ impl Scheduler {
         ended
     }
 
-    /// Notes that an actor joins. It no longer counts as late: its leases may have expired because
-    /// its process ended.
-    pub fn joined(&mut self, actor_id: &str) {
+    /// Notes that an actor joins. If no other process of that name is connected, its former leases
+    /// are those of a process that has ended, so they end. It no longer counts as late.
+    pub fn joined(&mut self, now: Duration, actor_id: &str, is_alone: bool) {
+        if is_alone {
+            self.left(now, actor_id);
+        }
+        self.note_expired(now);
         self.leases.forgive(actor_id);
     }
 

@@ -52,7 +52,6 @@ impl Learner {
             }
             Err(SubmitError::Journal(fault)) => {
                 tracing::error!(%fault, "the run stops");
-                self.context.evaluator.stop();
                 return Err(Status::unavailable(fault));
             }
         };
@@ -187,7 +186,12 @@ impl RunContext {
     fn journal(&self, group: Group, submission: TraceContext) -> Result<Admission, SubmitError> {
         let (id, index) = (group.actor_id.clone(), group.index);
         let shown = group.trajectories.first().cloned();
-        let admission = self.intake.submit(group)?;
+        let admission = self.intake.submit(group).inspect_err(|fault| {
+            if matches!(fault, SubmitError::Journal(_)) {
+                // Here, because the call may be gone.
+                self.evaluator.stop();
+            }
+        })?;
         if admission == Admission::Accept {
             self.traces.accepted(index, submission);
         }

@@ -71,11 +71,15 @@ impl Failover {
             let copy = http::Request::from_parts(head.clone(), Body::new(Full::new(body.clone())));
             let outcome = exchange(self.channels[index].clone(), copy).await;
             attempt += 1;
-            if !is_away(&outcome) {
-                self.answered(first % count, index);
-                return outcome;
-            }
-            if attempt == ROUNDS * count {
+            let rounds = match fault(&outcome) {
+                None => {
+                    self.answered(first % count, index);
+                    return outcome;
+                }
+                Some(Fault::Away) => ROUNDS,
+                Some(Fault::Full) => 1,
+            };
+            if attempt >= rounds * count {
                 return outcome;
             }
         }
@@ -92,12 +96,24 @@ async fn exchange(
     Ok(http::Response::from_parts(head, Body::new(body)))
 }
 
-/// Returns whether the server failed rather than the call.
-fn is_away(outcome: &Result<http::Response<Body>, BoxError>) -> bool {
-    match outcome {
-        Err(error) => !is_timeout(&**error),
-        Ok(response) => Status::from_header_map(response.headers())
-            .is_some_and(|status| status.code() == Code::Unavailable),
+/// Why another server may serve a call that this one did not.
+enum Fault {
+    /// It is not there.
+    Away,
+    /// It has as much work as it takes. Asking it again at once would add to that.
+    Full,
+}
+
+/// Returns what is wrong with the server, if it failed rather than the call.
+fn fault(outcome: &Result<http::Response<Body>, BoxError>) -> Option<Fault> {
+    let response = match outcome {
+        Err(error) => return (!is_timeout(&**error)).then_some(Fault::Away),
+        Ok(response) => response,
+    };
+    match Status::from_header_map(response.headers())?.code() {
+        Code::Unavailable => Some(Fault::Away),
+        Code::ResourceExhausted => Some(Fault::Full),
+        _ => None,
     }
 }
 

@@ -3,7 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use proto::{
     EnvClient, Transport,
@@ -174,6 +180,43 @@ async fn a_list_of_dead_servers_is_unavailable() {
     let mut client = EnvClient::new(Transport::dial(&list).unwrap());
     let status = client.reset(ResetRequest::default()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
+}
+
+/// Serves on a free port and refuses each call, because it has too much work. Returns the address
+/// and the number of calls.
+async fn serve_full() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let refuse = move |_: Request<()>| -> Result<Request<()>, Status> {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Err(Status::resource_exhausted("too many calls"))
+    };
+    tokio::spawn(
+        tonic::transport::Server::builder()
+            .add_service(EnvServer::with_interceptor(Echo, refuse))
+            .serve_with_incoming(TcpListenerStream::new(listener)),
+    );
+    (address, calls)
+}
+
+/// A server that has too much work is not asked again for the same call.
+#[tokio::test]
+async fn a_call_that_a_full_server_refuses_goes_to_the_next() {
+    let ((full, calls), other) = (serve_full().await, serve().await);
+    let list = format!("{full},{other}");
+    let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+    client.reset(ResetRequest::default()).await.unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+
+    let (full_too, more_calls) = serve_full().await;
+    let list = format!("{full},{full_too}");
+    let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+    let status = client.reset(ResetRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    let calls = [&calls, &more_calls].map(|calls| calls.load(Ordering::Relaxed));
+    assert_eq!(calls, [2, 1]);
 }
 
 #[tokio::test]

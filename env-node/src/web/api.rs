@@ -25,6 +25,8 @@ use crate::{node::EnvNode, rejection::Rejection};
 
 const DEFAULT_PAGE_SIZE: usize = 50;
 const MAX_PAGE_SIZE: usize = 500;
+/// Words of a search that count. Each is looked for in every question.
+const MAX_WORDS: usize = 16;
 
 /// Serves the page's interface.
 pub(super) fn router(node: &EnvNode) -> Router {
@@ -107,6 +109,7 @@ async fn questions(
     let words: Vec<String> = filter
         .text
         .split_whitespace()
+        .take(MAX_WORDS)
         .map(str::to_lowercase)
         .collect();
     let size = filter.limit.unwrap_or(DEFAULT_PAGE_SIZE).min(MAX_PAGE_SIZE);

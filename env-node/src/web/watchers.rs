@@ -38,6 +38,7 @@ pub(super) async fn watch(
     };
     upgrade
         .max_message_size(MAX_MESSAGE_BYTES)
+        .max_frame_size(MAX_MESSAGE_BYTES)
         .on_upgrade(async move |socket| {
             send_updates(socket, &environment).await;
             drop(permit);

@@ -1,7 +1,7 @@
 //! Tests episodes, health and reflection over a port, and many episodes at once.
 
 use env::{EnvSettings, SqlLimits};
-use proto::v1::{ReplayRequest, ResetRequest, StepRequest};
+use proto::v1::{Action, ReplayRequest, ResetRequest, StepRequest};
 use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -117,6 +117,13 @@ async fn replayed_actions_give_the_results_of_their_steps() {
     let refused = client.replay(none).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("actions"), "{refused}");
+    let many = ReplayRequest {
+        actions: vec![Action::default(); 10_001],
+        ..known.clone()
+    };
+    let refused = client.replay(many).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("at most 10000"), "{refused}");
     let forged = ReplayRequest {
         token: b"forged".to_vec(),
         ..known

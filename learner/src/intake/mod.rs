@@ -167,7 +167,12 @@ impl Intake {
 
     /// Judges a checked group before the work of verifying it. [`Self::submit`] judges it again.
     pub(crate) fn judge(&self, group: &Group) -> Admission {
-        self.lock().judge(group)
+        let admission = self.lock().judge(group);
+        if admission == Admission::Stale {
+            // Its lease has ended, so a waiting claim may get the group.
+            self.notify();
+        }
+        admission
     }
 
     /// Ends the lease of a group that is refused, so that another actor gets the group at once.
@@ -184,8 +189,8 @@ impl Intake {
     }
 
     /// Notes that an actor has joined, see [`Scheduler::joined`].
-    pub(crate) fn joined(&self, actor_id: &str) {
-        self.lock().scheduler.joined(actor_id);
+    pub(crate) fn joined(&self, now: Duration, actor_id: &str, is_alone: bool) {
+        self.lock().scheduler.joined(now, actor_id, is_alone);
         self.notify();
     }
 

@@ -472,8 +472,30 @@ fn a_late_actor_gets_work_again_when_it_delivers_or_joins() {
         assert_eq!(matches!(claim, Claim::Group(_)), then, "{claim:?}");
     }
     let (mut scheduler, _) = late_once();
-    scheduler.joined("late");
+    scheduler.joined(seconds(12), "late", true);
     lease(scheduler.claim(seconds(12), "late", 1));
+}
+
+/// Nobody else takes the groups of an actor that starts again, and it holds as many as it may.
+#[test]
+fn an_actor_that_starts_again_gets_its_groups_back_at_once() {
+    let mut scheduler = Scheduler::new(settings(9, 1, 1, 0), 0, 0, 7);
+    let held = lease(scheduler.claim(seconds(0), "a", 0));
+    accept(&mut scheduler, "a", 0, 0);
+    let batch = scheduler.batch().unwrap();
+    scheduler.advance(seconds(1), &batch);
+    let held_again = lease(scheduler.claim(seconds(1), "a", 1));
+    assert!(held_again.expires > held.expires, "a whole lease");
+    // Another process of the same name may be at work.
+    scheduler.joined(seconds(4), "a", false);
+    assert_eq!(scheduler.claim(seconds(4), "a", 1), Claim::Wait);
+    scheduler.joined(seconds(4), "a", true);
+    let claimed = lease(scheduler.claim(seconds(4), "a", 1));
+    assert_eq!(claimed.group_index, held_again.group_index);
+    // The same after the lease has expired: the expiry is not held against it again.
+    scheduler.joined(seconds(1_000), "a", false);
+    let claimed = lease(scheduler.claim(seconds(1_000), "a", 1));
+    assert_eq!(claimed.group_index, held_again.group_index);
 }
 
 /// The first group of a slow actor takes longer than its first, short lease.
