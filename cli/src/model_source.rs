@@ -99,8 +99,9 @@ fn of_cache(name: &str, caches: &[PathBuf]) -> Result<PathBuf> {
     }
     let caches: Vec<String> = caches.iter().map(|it| it.display().to_string()).collect();
     bail!(
-        "{name} is neither a folder nor in Hugging Face's cache ({}); where there is a network, \
-         fetch it by `hf download {name}` and copy the cache here, or give the folder of the model",
+        "{name} is neither a folder nor in Hugging Face's cache ({}); check the path, or, if it is \
+         the name of a model there, fetch it by `hf download {name}` where there is a network, and \
+         copy the cache here",
         caches.join(", ")
     )
 }

@@ -200,7 +200,8 @@ pub struct RolloutConfig {
     /// whole episode instead.
     #[default(512)]
     pub max_completion_tokens: u32,
-    /// Largest number of tokens in a context.
+    /// Largest number of tokens in a context. When an episode needs more, notes replace old tool
+    /// results, and then old turns are left out. The policy is trained on what it sees then.
     #[default(4096)]
     pub max_context_tokens: u32,
     /// Actions per episode.
@@ -212,12 +213,12 @@ pub struct RolloutConfig {
     pub shots: u32,
     /// Whether prompts invite the model to think before each call (`enable_thinking` of chat
     /// templates such as Qwen3's; others ignore it). Thoughts count as tokens of the completion and
-    /// stay in the context.
+    /// stay in the context. Default: false.
     // Not written where off, so that runs from before it keep their fingerprint.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub thinking: bool,
     /// What completions are constrained to: nothing, one tool call, or one tool call whose SQL has
-    /// only names that the episode has shown.
+    /// only names that the episode has shown. Default: `none`.
     // Not written where off, for the same reason.
     #[serde(skip_serializing_if = "is_unconstrained")]
     pub constraint: Constraint,

@@ -13,7 +13,7 @@ use std::{
 use policy::{Model, durable};
 use proto::Snapshot;
 use sha2::{Digest, Sha256};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::{
     Learner, RunStorage,
@@ -37,6 +37,9 @@ use crate::{
 };
 
 const CHECKPOINTS: &str = "checkpoints";
+/// Fewer than the threads for blocking work. If all of them waited for the journal, its holder could
+/// not resolve the name of an object store, which takes such a thread.
+const JOURNAL_TURNS: usize = 64;
 
 impl Learner {
     /// Opens the run in `storage`, or begins one there.
@@ -90,6 +93,7 @@ impl Learner {
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
                 call_limits: CallLimits::new(&config.server),
+                journal_turns: Arc::new(Semaphore::new(JOURNAL_TURNS)),
                 traces: GroupTraces::default(),
                 actors: Mutex::default(),
                 refusals: Mutex::default(),

@@ -11,7 +11,7 @@ use proto::{
     Snapshot,
     v1::{ActorIdentity, JoinResponse, ModelFile, RolloutSettings},
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::{
     actors::ActorRegistry,
@@ -50,6 +50,8 @@ pub(crate) struct RunContext {
     pub(crate) snapshots: watch::Sender<Snapshot>,
     /// Limits on the calls of the port.
     pub(crate) call_limits: CallLimits,
+    /// Submissions that may wait for the journal at a time, each on a thread.
+    pub(crate) journal_turns: Arc<Semaphore>,
     /// The traces of the groups whose step is still to be made.
     pub(crate) traces: GroupTraces,
     /// Who has called, for people who watch the run.

@@ -132,7 +132,11 @@ impl Learner {
         stopwatch.lap(&REPLAYING);
         verified?;
         let context = Arc::clone(&self.context);
-        let journal = move || context.journal(group, submission);
+        let turn = Arc::clone(&context.journal_turns).acquire_owned().await;
+        let journal = move || {
+            let _turn = turn;
+            context.journal(group, submission)
+        };
         let journaled = on_blocking_thread(held, journal).await;
         stopwatch.lap(&JOURNALING);
         journaled.map_err(SubmitError::OtherRun)?

@@ -247,8 +247,13 @@ fn make_next(runs_dir: &Path) -> Result<PathBuf> {
 
 /// Returns the name of the run whose settings were written last.
 fn newest(runs_dir: &Path) -> Result<String> {
-    let entries =
-        fs::read_dir(runs_dir).with_context(|| format!("cannot read {}", runs_dir.display()))?;
+    let entries = fs::read_dir(runs_dir).with_context(|| {
+        format!(
+            "there is no run to resume in {}; start one without --resume, or name the folder of \
+             the runs by --runs-dir",
+            runs_dir.display()
+        )
+    })?;
     entries
         .filter_map(Result::ok)
         .filter_map(|entry| {
