@@ -21,7 +21,7 @@ use crate::{
     error::ActorError,
     model_policy::Policy,
     retry::Retry,
-    rollout_driver::run_episodes_on,
+    rollout_driver::run_episodes,
 };
 
 /// Questions per page of a listing.
@@ -183,21 +183,10 @@ impl EvaluationMetrics {
     }
 }
 
-/// Runs one episode of `policy` per question, `concurrency` at a time. Returns the metrics and the
-/// episodes in the order of the questions. Calls `on_done` with the number of finished episodes.
+/// Runs one episode per question, `concurrency` at a time. Returns the metrics and the episodes in
+/// the order of the questions. Calls `on_done` with the number of finished episodes. `policies` are
+/// copies of one policy, for instance one for each engine.
 pub async fn evaluate(
-    policy: &dyn Policy,
-    settings: &EpisodeSettings,
-    questions: &[Question],
-    seed: u64,
-    concurrency: usize,
-    on_done: impl FnMut(usize),
-) -> (EvaluationMetrics, Vec<EpisodeRecord>) {
-    evaluate_on(&[policy], settings, questions, seed, concurrency, on_done).await
-}
-
-/// Does the same with several copies of a policy, for instance one for each engine.
-pub async fn evaluate_on(
     policies: &[&dyn Policy],
     settings: &EpisodeSettings,
     questions: &[Question],
@@ -210,7 +199,7 @@ pub async fn evaluate_on(
         .map(|question| evaluation_spec(&question.question_id, seed))
         .collect();
     let count = |done, _: &Trajectory| on_done(done);
-    let outcomes = run_episodes_on(policies, settings, &specs, concurrency, count).await;
+    let outcomes = run_episodes(policies, settings, &specs, concurrency, count).await;
     let trajectories = outcomes.iter().map(|outcome| &outcome.trajectory);
     evaluation_of(&settings.chat, questions, trajectories)
 }

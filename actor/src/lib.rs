@@ -41,11 +41,11 @@ pub use episode_settings::{EpisodeSettings, EpisodeSpec};
 pub use error::ActorError;
 pub use evaluate::{
     CorrectCount, EnvStepRecord, EpisodeRecord, EvaluationMetrics, SuccessRate, evaluate,
-    evaluate_on, evaluation_of, list_questions,
+    evaluation_of, list_questions,
 };
 pub use model_policy::{ModelPolicy, Policy, TurnView};
 pub use retry::{LONGEST_PAUSE, Retry};
 pub use rollout::{Rollout, RolloutLimits, RolloutRequest};
-pub use rollout_driver::{RolloutOutcome, run_episode, run_episodes, run_episodes_on};
+pub use rollout_driver::{RolloutOutcome, run_episode, run_episodes};
 pub use tool_schemas::tool_schemas;
 pub use worker::run;

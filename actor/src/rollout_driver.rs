@@ -59,19 +59,10 @@ pub async fn run_episode(
 
 /// Runs episodes, `concurrency` at a time. Returns the outcomes in the order of `specs`. Calls
 /// `on_done` as each episode ends, with the number of those that ended and the trajectory.
+///
+/// `policies` are copies of one policy, for instance one for each engine. Each begins another
+/// episode when one of its own ends.
 pub async fn run_episodes(
-    policy: &dyn Policy,
-    settings: &EpisodeSettings,
-    specs: &[EpisodeSpec],
-    concurrency: usize,
-    on_done: impl FnMut(usize, &Trajectory),
-) -> Vec<RolloutOutcome> {
-    run_episodes_on(&[policy], settings, specs, concurrency, on_done).await
-}
-
-/// Does the same with several copies of a policy, for instance one for each engine. Each begins
-/// another episode when one of its own ends.
-pub async fn run_episodes_on(
     policies: &[&dyn Policy],
     settings: &EpisodeSettings,
     specs: &[EpisodeSpec],

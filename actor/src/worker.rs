@@ -46,6 +46,8 @@ const GROUP_ATTEMPTS: u32 = 3;
 /// Rounds of so many attempts after which episodes are given up that an env-node which answers does
 /// not serve.
 const MAX_REFUSALS: u32 = 3;
+/// An env-node that answers does so within this time.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// Runs an actor until the learner says that the run is over or `shutdown` ends. The learner gets
 /// the statistics of `env_nodes`, the endpoints of `env`.
@@ -323,7 +325,7 @@ impl Actor {
         for _ in 0..GROUP_ATTEMPTS {
             let specs: Vec<EpisodeSpec> = pending.iter().map(|(_, spec)| spec.clone()).collect();
             let outcomes = run_episodes(
-                policy,
+                &[policy],
                 &self.settings,
                 &specs,
                 specs.len(),
@@ -373,13 +375,13 @@ impl Actor {
 struct Refusals(u32);
 
 impl Refusals {
-    /// Notes a round. Returns whether waiting is in vain: env-node answers now and did after earlier
-    /// rounds, so it cannot serve these episodes, for instance because their gold SQL takes longer
-    /// than the limit. Without this the run would wait for them for ever.
+    /// Notes a round. Returns whether waiting is in vain: env-node answers now and did after
+    /// earlier rounds, so it cannot serve these episodes, for instance because their gold SQL takes
+    /// longer than the limit. Without this the run would wait for them for ever.
     async fn are_final(&mut self, env: &EnvClient, episodes: &[EpisodeSpec]) -> bool {
-        if env.clone().info(InfoRequest {}).await.is_ok() {
-            self.0 += 1;
-        }
+        let mut env = env.clone();
+        let answer = tokio::time::timeout(ANSWER, env.info(InfoRequest {})).await;
+        self.0 += u32::from(matches!(answer, Ok(Ok(_))));
         let are_final = self.0 >= MAX_REFUSALS;
         if are_final {
             let ids: BTreeSet<&str> = episodes.iter().map(|it| it.question_id.as_str()).collect();

@@ -229,7 +229,7 @@ async fn a_short_context_starts_new_segments() {
     };
     let specs: Vec<EpisodeSpec> = (0..4).map(spec).collect();
     let settings = episode_settings(&base, FakeEnv::default(), limits(12, 80));
-    for outcome in run_episodes(&policy, &settings, &specs, 4, |_, _| ()).await {
+    for outcome in run_episodes(&[&policy], &settings, &specs, 4, |_, _| ()).await {
         let trajectory = outcome.trajectory;
         assert!(trajectory.scored, "{}", trajectory.failure);
         assert!(trajectory.segments.len() > 1);

@@ -8,7 +8,7 @@ use actor::{
     EpisodeSettings, EpisodeSpec, Policy,
     policy::{Coordinates, random::derive_seed},
     proto::v1::Trajectory,
-    run_episodes_on,
+    run_episodes,
 };
 
 /// Which demonstrations to run.
@@ -45,7 +45,7 @@ pub async fn demonstrate(
     };
     let specs: Vec<EpisodeSpec> = wanted.question_ids.iter().enumerate().map(spec).collect();
     let count = |done, _: &Trajectory| on_done(done);
-    let outcomes = run_episodes_on(policies, settings, &specs, wanted.concurrency, count).await;
+    let outcomes = run_episodes(policies, settings, &specs, wanted.concurrency, count).await;
     let limit = settings.limits.max_context_tokens;
     outcomes
         .into_iter()

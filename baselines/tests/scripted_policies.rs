@@ -6,7 +6,7 @@ mod env;
 
 use std::sync::Arc;
 
-use actor::{Policy, evaluate, evaluate_on};
+use actor::{Policy, evaluate};
 use baselines::{
     Demonstrations, Demonstrator, DemonstratorMix, OraclePolicy, RandomPolicy, ScriptedPolicy,
     Solutions, demonstrate,
@@ -44,7 +44,7 @@ async fn the_oracle_is_always_correct() {
     let questions = questions();
     let oracle = ScriptedPolicy::new(settings.chat.clone(), OraclePolicy(solutions()));
     let mut done_counts = Vec::new();
-    let (metrics, episodes) = evaluate(&oracle, &settings, &questions, 1, 2, |done| {
+    let (metrics, episodes) = evaluate(&[&oracle], &settings, &questions, 1, 2, |done| {
         done_counts.push(done);
     })
     .await;
@@ -72,10 +72,10 @@ async fn the_random_policy_depends_on_neither_concurrency_nor_order() {
     let settings = episode_settings(&model(), FakeEnv::default(), limits(256, 4_096));
     let questions = questions();
     let random = ScriptedPolicy::new(settings.chat.clone(), RandomPolicy);
-    let first = evaluate(&random, &settings, &questions, 1, 2, |_| ()).await;
+    let first = evaluate(&[&random], &settings, &questions, 1, 2, |_| ()).await;
     assert_eq!(
         first,
-        evaluate(&random, &settings, &questions, 1, 1, |_| ()).await
+        evaluate(&[&random], &settings, &questions, 1, 1, |_| ()).await
     );
     let (_, ref episodes) = first;
     let budget = STEP_BUDGET as usize;
@@ -84,10 +84,10 @@ async fn the_random_policy_depends_on_neither_concurrency_nor_order() {
     // Several copies share the questions.
     let copies: [&dyn Policy; 3] = [&random, &random, &random];
     for concurrency in [1, 7] {
-        let shared = evaluate_on(&copies, &settings, &questions, 1, concurrency, |_| ()).await;
+        let shared = evaluate(&copies, &settings, &questions, 1, concurrency, |_| ()).await;
         assert_eq!(first, shared);
     }
-    let (_, mut backwards) = evaluate(&random, &settings, &reversed, 1, 2, |_| ()).await;
+    let (_, mut backwards) = evaluate(&[&random], &settings, &reversed, 1, 2, |_| ()).await;
     backwards.reverse();
     assert_eq!(&backwards, episodes);
 }
@@ -98,7 +98,7 @@ async fn an_episode_that_fails_is_counted_and_the_rest_goes_on() {
     let mut questions = questions();
     questions[0].question_id = "q-down".to_owned();
     let oracle = ScriptedPolicy::new(settings.chat.clone(), OraclePolicy(solutions()));
-    let (metrics, episodes) = evaluate(&oracle, &settings, &questions, 1, 2, |_| ()).await;
+    let (metrics, episodes) = evaluate(&[&oracle], &settings, &questions, 1, 2, |_| ()).await;
     assert_eq!((metrics.success.correct, metrics.failed), (1, 1));
     assert!(episodes[0].failure.contains("no question q-down"));
 }
@@ -107,7 +107,7 @@ async fn an_episode_that_fails_is_counted_and_the_rest_goes_on() {
 async fn a_prompt_beyond_the_context_is_a_failure_with_its_remedy() {
     let settings = episode_settings(&model(), FakeEnv::default(), limits(8, 10));
     let oracle = ScriptedPolicy::new(settings.chat.clone(), OraclePolicy(solutions()));
-    let (metrics, episodes) = evaluate(&oracle, &settings, &questions(), 1, 2, |_| ()).await;
+    let (metrics, episodes) = evaluate(&[&oracle], &settings, &questions(), 1, 2, |_| ()).await;
     assert_eq!(metrics.failed, 2);
     assert!(episodes[0].failure.contains("max_context_tokens is 10"));
 }

@@ -278,8 +278,7 @@ impl Round<'_> {
         let (metrics, episodes) = match open.with_decoding(shots, decoding)? {
             DecodingPolicy::Policies(policies) => {
                 let policies: Vec<&dyn Policy> = policies.iter().map(|it| &**it).collect();
-                actor::evaluate_on(&policies, &settings, questions, seed, concurrency, on_done)
-                    .await
+                actor::evaluate(&policies, &settings, questions, seed, concurrency, on_done).await
             }
             DecodingPolicy::Chat(model) => {
                 actor::evaluate_chat(&model, &settings, questions, seed, concurrency, on_done).await

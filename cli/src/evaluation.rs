@@ -317,7 +317,7 @@ impl Evaluator<'_> {
             _ => self.progress.stage(&title, total, "episodes"),
         };
         let settings = self.episode_settings(chat);
-        let evaluation = actor::evaluate_on(
+        let evaluation = actor::evaluate(
             policies,
             &settings,
             questions,

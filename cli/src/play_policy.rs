@@ -50,7 +50,12 @@ pub(crate) async fn play(
     let engine = Engine::spawn(&model, 0, context_tokens, &settings, config.placement())?;
     let chat = Arc::new(model.chat.clone());
     let (_, episodes) = actor::evaluate(
-        &model_policy(&engine, &chat, rollout, SamplingSettings::greedy())?,
+        &[&model_policy(
+            &engine,
+            &chat,
+            rollout,
+            SamplingSettings::greedy(),
+        )?],
         &episode_settings(&env, &chat, rollout, config.actor.env_retry),
         &[question],
         derive_seed(config.seed, "play"),

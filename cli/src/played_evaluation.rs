@@ -138,7 +138,7 @@ impl<'a> PlayedEvaluations<'a> {
             let seed = derive_seed(config.seed, "evaluation");
             let concurrency = config.evaluation.concurrency;
             let played =
-                actor::evaluate(&policy, &settings, questions, seed, concurrency, |_| ()).await;
+                actor::evaluate(&[&policy], &settings, questions, seed, concurrency, |_| ()).await;
             let (metrics, episodes) = played;
             let failed = metrics.failed;
             ensure!(

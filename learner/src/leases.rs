@@ -145,8 +145,8 @@ impl Holders {
         self.0.last().is_some_and(|it| it.lease_id == lease_id)
     }
 
-    /// Notes that the last lease has expired, and returns its actor if that was not known before: an
-    /// actor that is forgiven stays so.
+    /// Notes that the last lease has expired, and returns its actor if that was not known before:
+    /// an actor that is forgiven stays so.
     pub(crate) fn note_expiry(&mut self) -> Option<&str> {
         let last = self.0.last_mut().filter(|it| !it.is_noted)?;
         last.is_noted = true;

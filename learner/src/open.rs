@@ -37,8 +37,8 @@ use crate::{
 };
 
 const CHECKPOINTS: &str = "checkpoints";
-/// Fewer than the threads for blocking work. If all of them waited for the journal, its holder could
-/// not resolve the name of an object store, which takes such a thread.
+/// Fewer than the threads for blocking work. If all of them waited for the journal, its holder
+/// could not resolve the name of an object store, which takes such a thread.
 const JOURNAL_TURNS: usize = 64;
 
 impl Learner {

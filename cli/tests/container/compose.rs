@@ -1,5 +1,5 @@
-//! Runs `deploy/compose.yaml` with podman-compose: a training run of six containers, in which one of
-//! each kind is killed, gives the weights of `sqlenv train`.
+//! Runs `deploy/compose.yaml` with podman-compose: a training run of six containers, in which one
+//! of each kind is killed, gives the weights of `sqlenv train`.
 
 use std::{
     fs,
@@ -20,8 +20,8 @@ use crate::{
 
 /// Containers on a busy machine of two cores need about two minutes for the run.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// Enough steps for Prometheus to find and scrape all services on a fast machine, too, and every part
-/// of the loss, so that each has data.
+/// Enough steps for Prometheus to find and scrape all services on a fast machine, too, and every
+/// part of the loss, so that each has data.
 pub(crate) const SETTINGS: &str = "seed = 3\n\
     [learner]\nsteps = 24\ngroups_per_step = 2\nlease_seconds = 10\n\
     [learner.loss]\nkl_coef = 0.01\nentropy_coef = 0.01\n\
@@ -193,8 +193,8 @@ pub(crate) fn weights_of_one_process(folder: &Path, settings: &Path) -> Vec<u8> 
     weights(&folder.join("one"))
 }
 
-/// Runs the compose file. One env-node, one actor and Prometheus are killed after the first step, and
-/// the learner after the third.
+/// Runs the compose file. One env-node, one actor and Prometheus are killed after the first step,
+/// and the learner after the third.
 pub(crate) fn a_cluster_survives(podman: &Rc<Podman>) {
     let folder = tempfile::tempdir().unwrap();
     let (settings, secrets) = settings_and_secrets(&folder);
