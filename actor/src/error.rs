@@ -1,5 +1,7 @@
 //! The error type of the actor.
 
+use std::error::Error as _;
+
 use proto::{SnapshotError, may_pass, status_text};
 
 /// Why an actor, an evaluation or an engine failed.
@@ -61,6 +63,13 @@ impl ActorError {
     /// Returns whether a call failed for a reason that may pass, such as a service that is away.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Self::Call { status, .. } if may_pass(status))
+    }
+
+    /// Returns whether a service answered that it cannot serve the call now. A service that has too
+    /// much work, or that cannot be reached, is another matter.
+    pub(crate) fn is_answered_unavailable(&self) -> bool {
+        matches!(self, Self::Call { status, .. }
+            if status.code() == tonic::Code::Unavailable && status.source().is_none())
     }
 
     /// Returns whether env-node rejected an episode token, because it was sealed under another key,

@@ -43,8 +43,7 @@ use crate::{
 /// How often an episode is rolled out if its service calls fail. Each time, the calls are retried
 /// as configured.
 const GROUP_ATTEMPTS: u32 = 3;
-/// Rounds of so many attempts after which episodes are given up that an env-node which answers does
-/// not serve.
+/// After so many rounds in a row that fail although env-node answers, their episodes are given up.
 const MAX_REFUSALS: u32 = 3;
 /// An env-node that answers does so within this time.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -281,8 +280,9 @@ impl Actor {
         let specs: Vec<EpisodeSpec> = specs.collect();
         let mut refusals = Refusals::default();
         loop {
-            let (trajectories, is_env_away) = self.play(&self.policy, &specs).await?;
-            if !is_env_away || refusals.are_final(&self.settings.env, &specs).await {
+            let (trajectories, fault) = self.play(&self.policy, &specs).await?;
+            let env = &self.settings.env;
+            if fault.is_none() || refusals.are_final(fault, env, &specs).await {
                 return Ok(trajectories);
             }
         }
@@ -304,8 +304,9 @@ impl Actor {
             .collect();
         let mut refusals = Refusals::default();
         while claim.policy_version == self.version() {
-            let (trajectories, is_env_away) = self.play(&policy, &specs).await?;
-            if !is_env_away || refusals.are_final(&self.settings.env, &specs).await {
+            let (trajectories, fault) = self.play(&policy, &specs).await?;
+            let env = &self.settings.env;
+            if fault.is_none() || refusals.are_final(fault, env, &specs).await {
                 return Ok(Some(trajectories));
             }
         }
@@ -313,15 +314,15 @@ impl Actor {
     }
 
     /// Plays episodes and returns their trajectories in order. Those whose calls failed are played
-    /// again. The second value says whether some failed in the end because env-node is away.
+    /// again. The second value says why some failed in the end that env-node may serve later.
     async fn play(
         &self,
         policy: &ModelPolicy,
         specs: &[EpisodeSpec],
-    ) -> Result<(Vec<Trajectory>, bool), ActorError> {
+    ) -> Result<(Vec<Trajectory>, Option<EnvFault>), ActorError> {
         let mut pending: Vec<(usize, EpisodeSpec)> = specs.iter().cloned().enumerate().collect();
         let mut played = BTreeMap::new();
-        let mut is_env_away = false;
+        let mut fault = None;
         for _ in 0..GROUP_ATTEMPTS {
             let specs: Vec<EpisodeSpec> = pending.iter().map(|(_, spec)| spec.clone()).collect();
             let outcomes = run_episodes(
@@ -333,7 +334,7 @@ impl Actor {
             )
             .await;
             let mut broken = Vec::new();
-            is_env_away = false;
+            fault = None;
             for ((place, spec), outcome) in pending.into_iter().zip(outcomes) {
                 match outcome.error {
                     // Without its engine an actor cannot sample at all.
@@ -341,7 +342,7 @@ impl Actor {
                     Some(error) if error.is_call_failure() => {
                         let question_id = &spec.question_id;
                         tracing::warn!(%error, question_id, "an episode failed");
-                        is_env_away |= error.may_pass();
+                        fault = fault.max(EnvFault::of(&error));
                         broken.push((place, spec));
                     }
                     _ => {}
@@ -353,7 +354,7 @@ impl Actor {
                 break;
             }
         }
-        Ok((played.into_values().collect(), is_env_away))
+        Ok((played.into_values().collect(), fault))
     }
 
     fn episode_spec(&self, claim: &GroupClaim, member: u32) -> EpisodeSpec {
@@ -370,7 +371,26 @@ impl Actor {
     }
 }
 
-/// Rounds in which episodes failed as if env-node were away, although it answers.
+/// Why episodes failed that env-node may serve later. The greater one counts for a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum EnvFault {
+    /// It answered that it cannot serve them.
+    Unserved,
+    /// It is away, or has too much work.
+    Away,
+}
+
+impl EnvFault {
+    fn of(error: &ActorError) -> Option<Self> {
+        let fault = match error.is_answered_unavailable() {
+            true => Self::Unserved,
+            false => Self::Away,
+        };
+        error.may_pass().then_some(fault)
+    }
+}
+
+/// Rounds in a row in which episodes failed although env-node answers.
 #[derive(Default)]
 struct Refusals(u32);
 
@@ -378,10 +398,18 @@ impl Refusals {
     /// Notes a round. Returns whether waiting is in vain: env-node answers now and did after
     /// earlier rounds, so it cannot serve these episodes, for instance because their gold SQL takes
     /// longer than the limit. Without this the run would wait for them for ever.
-    async fn are_final(&mut self, env: &EnvClient, episodes: &[EpisodeSpec]) -> bool {
+    async fn are_final(
+        &mut self,
+        fault: Option<EnvFault>,
+        env: &EnvClient,
+        episodes: &[EpisodeSpec],
+    ) -> bool {
         let mut env = env.clone();
         let answer = tokio::time::timeout(ANSWER, env.info(InfoRequest {})).await;
-        self.0 += u32::from(matches!(answer, Ok(Ok(_))));
+        self.0 = match (fault, answer) {
+            (Some(EnvFault::Unserved), Ok(Ok(_))) => self.0 + 1,
+            _ => 0,
+        };
         let are_final = self.0 >= MAX_REFUSALS;
         if are_final {
             let ids: BTreeSet<&str> = episodes.iter().map(|it| it.question_id.as_str()).collect();

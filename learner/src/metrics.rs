@@ -133,7 +133,10 @@ const GAUGES: [(&str, &str); 11] = [
         IN_PROGRESS,
         "1 from the beginning to the end of GRPO, else 0. A `sqlenv train` has other stages, too.",
     ),
-    (EVALUATING, "1 while actors play an evaluation, else 0."),
+    (
+        EVALUATING,
+        "1 while an evaluation is played, for which the training waits, else 0.",
+    ),
     (
         LAST_STEP,
         "Unix time of the last step; before the first one, of the start of the process.",
@@ -351,7 +354,7 @@ pub(crate) fn evaluation_planned(set: &str) {
     }
 }
 
-/// GRPO that trains, until it is dropped.
+/// Keeps `learner_training` at 1 until it is dropped.
 pub(crate) struct RunInProgress;
 
 impl RunInProgress {
@@ -367,8 +370,8 @@ impl Drop for RunInProgress {
     }
 }
 
-/// Sets whether actors play an evaluation.
-pub(crate) fn set_evaluating(is_evaluating: bool) {
+/// Sets whether an evaluation is played, for which the training waits.
+pub fn set_evaluating(is_evaluating: bool) {
     gauge!(EVALUATING).set(f64::from(is_evaluating));
 }
 

@@ -39,7 +39,7 @@ use crate::{
 const CHECKPOINTS: &str = "checkpoints";
 /// Fewer than the threads for blocking work. If all of them waited for the journal, its holder
 /// could not resolve the name of an object store, which takes such a thread.
-const JOURNAL_TURNS: usize = 64;
+const JOURNAL_PERMITS: usize = 64;
 
 impl Learner {
     /// Opens the run in `storage`, or begins one there.
@@ -93,7 +93,7 @@ impl Learner {
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
                 call_limits: CallLimits::new(&config.server),
-                journal_turns: Arc::new(Semaphore::new(JOURNAL_TURNS)),
+                journal_permits: Arc::new(Semaphore::new(JOURNAL_PERMITS)),
                 traces: GroupTraces::default(),
                 actors: Mutex::default(),
                 refusals: Mutex::default(),

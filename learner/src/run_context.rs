@@ -51,7 +51,7 @@ pub(crate) struct RunContext {
     /// Limits on the calls of the port.
     pub(crate) call_limits: CallLimits,
     /// Submissions that may wait for the journal at a time, each on a thread.
-    pub(crate) journal_turns: Arc<Semaphore>,
+    pub(crate) journal_permits: Arc<Semaphore>,
     /// The traces of the groups whose step is still to be made.
     pub(crate) traces: GroupTraces,
     /// Who has called, for people who watch the run.

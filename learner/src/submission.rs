@@ -132,9 +132,9 @@ impl Learner {
         stopwatch.lap(&REPLAYING);
         verified?;
         let context = Arc::clone(&self.context);
-        let turn = Arc::clone(&context.journal_turns).acquire_owned().await;
+        let permit = Arc::clone(&context.journal_permits).acquire_owned().await;
         let journal = move || {
-            let _turn = turn;
+            let _permit = permit;
             context.journal(group, submission)
         };
         let journaled = on_blocking_thread(held, journal).await;

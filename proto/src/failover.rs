@@ -64,23 +64,27 @@ impl Failover {
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         let count = self.channels.len();
-        let first = self.current.load(Ordering::Relaxed);
+        let first = self.current.load(Ordering::Relaxed) % count;
+        let mut is_full = vec![false; count];
         let mut attempt = 0;
         loop {
             let index = (first + attempt) % count;
             let copy = http::Request::from_parts(head.clone(), Body::new(Full::new(body.clone())));
             let outcome = exchange(self.channels[index].clone(), copy).await;
-            attempt += 1;
-            let rounds = match fault(&outcome) {
+            match fault(&outcome) {
+                // A server that is full now stays the first to be asked by later calls.
+                None if is_full[first] => return outcome,
                 None => {
-                    self.answered(first % count, index);
+                    self.answered(first, index);
                     return outcome;
                 }
-                Some(Fault::Away) => ROUNDS,
-                Some(Fault::Full) => 1,
-            };
-            if attempt >= rounds * count {
-                return outcome;
+                Some(Fault::Full) => is_full[index] = true,
+                Some(Fault::Away) => {}
+            }
+            let next = (attempt + 1..ROUNDS * count).find(|it| !is_full[(first + it) % count]);
+            match next {
+                Some(next) => attempt = next,
+                None => return outcome,
             }
         }
     }

@@ -209,14 +209,22 @@ async fn a_call_that_a_full_server_refuses_goes_to_the_next() {
     let mut client = EnvClient::new(Transport::dial(&list).unwrap());
     client.reset(ResetRequest::default()).await.unwrap();
     assert_eq!(calls.load(Ordering::Relaxed), 1);
+    drop(client);
 
     let (full_too, more_calls) = serve_full().await;
     let list = format!("{full},{full_too}");
     let mut client = EnvClient::new(Transport::dial(&list).unwrap());
     let status = client.reset(ResetRequest::default()).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
-    let calls = [&calls, &more_calls].map(|calls| calls.load(Ordering::Relaxed));
-    assert_eq!(calls, [2, 1]);
+    let made = || [&calls, &more_calls].map(|calls| calls.load(Ordering::Relaxed));
+    assert_eq!(made(), [2, 1]);
+
+    // A server that is away is asked once more, as its connection may just have been closed.
+    let list = format!("{full},{}", nobody().await);
+    let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+    let status = client.reset(ResetRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert_eq!(made(), [3, 1]);
 }
 
 #[tokio::test]

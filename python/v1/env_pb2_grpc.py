@@ -123,7 +123,7 @@ class EnvServicer(object):
         actions, and of at least one. It ends with the episode, before an action that fails, after a
         part of the time that a call may take, and when the results take 1 MiB; the caller goes on from
         the last token. Status codes: those of Step for the first action, and INVALID_ARGUMENT: no
-        action.
+        action, or more than 10,000.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

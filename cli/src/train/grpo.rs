@@ -177,6 +177,14 @@ impl LearningCurve<'_> {
             0 => self.start,
             _ => PolicyName::Grpo,
         };
+        learner::metrics::set_evaluating(true);
+        let played = self.play(model, policy, step).await;
+        learner::metrics::set_evaluating(false);
+        played
+    }
+
+    /// Plays and records what the run folder lacks of an evaluation.
+    async fn play(&self, model: &Model, policy: PolicyName, step: u64) -> Result<()> {
         let chat = Arc::new(model.chat.clone());
         let engine = self.evaluator.engine(model, step)?;
         for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {

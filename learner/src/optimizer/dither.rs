@@ -1,4 +1,4 @@
-//! Where the master copies of 16-bit weights begin.
+//! Where the master copies of bf16 weights begin.
 //!
 //! A bf16 weight stands for all f32 values that are rounded to it. A master copy that begins at the
 //! weight itself, in their middle, must move by half a unit in the last place before the rounded
@@ -30,7 +30,7 @@ pub(super) fn dither(values: &mut [f32], name: &str) {
 /// Moves a value of bf16 by `offset` f32 values. 2^15 of them lie between it and the next value of
 /// bf16 half-way.
 fn moved(value: f32, offset: i16) -> f32 {
-    // Zeros stay, because weights that are exactly zero are meant so.
+    // A weight of exactly zero stays zero.
     if value == 0.0 || !value.is_finite() {
         return value;
     }
