@@ -96,17 +96,11 @@ fn read_part(dir: &Path, part: (&str, &[&'static str])) -> Result<ByDatabase, Da
 }
 
 fn checked(record: BirdRecord, file: &'static str, index: usize) -> Result<SqlRecord, String> {
-    for (field, text) in [
-        ("db_id", &record.db_id),
-        ("question", &record.question),
-        ("SQL", &record.sql),
-    ] {
-        if text.trim().is_empty() {
-            return Err(format!(
-                "the field {field} is empty; write it, or remove the record"
-            ));
-        }
-    }
+    records::check_filled(&[
+        ("db_id", record.db_id.as_str()),
+        ("question", record.question.as_str()),
+        ("SQL", record.sql.as_str()),
+    ])?;
     Ok(SqlRecord {
         file,
         index,

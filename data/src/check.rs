@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use crate::sql::GoldDatabase;
-use crate::sql_text::case_folded_form;
+use crate::sql_text;
 use crate::{
     DataError, DatabaseRole, Dataset, LeftOut, Manifest, Question, answer_from_rows, faults,
 };
@@ -106,30 +106,33 @@ fn wrong_answers(dataset: &Dataset) -> Result<Vec<String>, DataError> {
 }
 
 /// Counts the questions of `split` whose query also belongs to a question of `train` on the same
-/// database. White space and the case of keywords do not count.
+/// database. White space, comments and the case of keywords do not count.
 pub fn queries_in_train(dataset: &Dataset, split: &str) -> usize {
     let trained: BTreeSet<_> = dataset.split("train").map(query_key).collect();
     let queries = dataset.split(split).map(query_key);
     queries.filter(|query| trained.contains(query)).count()
 }
 
-/// Returns what makes two questions ask for the same query: the database and the normalized SQL.
+/// Returns what makes two questions ask for the same query: the database, and what spellings of the
+/// SQL have in common.
 fn query_key(question: &Question) -> (&str, String) {
     (
         &question.database_name,
-        case_folded_form(&question.gold_sql),
+        sql_text::query_key(&question.gold_sql),
     )
 }
 
 fn shared_queries(dataset: &Dataset) -> Vec<String> {
-    let mut splits: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
+    let mut queries: BTreeMap<(&str, String), (&str, BTreeSet<&str>)> = BTreeMap::new();
     for question in &dataset.questions {
-        let splits = splits.entry(query_key(question)).or_default();
+        let query = queries.entry(query_key(question));
+        let (_, splits) = query.or_insert_with(|| (question.gold_sql.as_str(), BTreeSet::new()));
         splits.insert(&question.split);
     }
-    let shared = splits.into_iter().filter(|(_, splits)| splits.len() > 1);
+    let shared = queries.into_iter();
     shared
-        .map(|((database, sql), splits)| {
+        .filter(|(_, (_, splits))| splits.len() > 1)
+        .map(|((database, _), (sql, splits))| {
             format!("{database}: in the splits {splits:?}: {sql}; keep it in one of them")
         })
         .collect()

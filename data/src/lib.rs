@@ -47,6 +47,8 @@ pub use integrity::faults;
 pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, real_text};
 pub use spider::SQLENV_TEN;
-pub use sql::{immutable_uri, is_reserved_table, is_sql_function};
+pub use sql::{
+    FIXED_CLOCK, immutable_uri, is_reserved_table, is_sql_function, register_fixed_clock,
+};
 pub use sql_name::{is_keyword, needs_quotes};
 pub use stats::{DatasetStats, stats};

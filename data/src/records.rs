@@ -1,7 +1,8 @@
 //! Makes a dataset of records that have question, SQL and database: Spider's and BIRD's.
 //!
 //! Gold answers come from running the gold SQL. A question without an answer is left out with the
-//! reason. All wordings of a query belong to the same split.
+//! reason. All wordings of a query belong to the same split, also if they spell it with other white
+//! space: the first spelling decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use crate::dataset::database_file;
 use crate::derive::{Derived, Refused, derive, level};
 use crate::sql::GoldDatabase;
-use crate::sql_text::case_folded_form;
+use crate::sql_text::{case_folded_form, query_key};
 use crate::{DataError, Dataset, LeftOut, Question, hash};
 
 const EVAL_PERCENT: u64 = 30;
@@ -26,6 +27,19 @@ pub(crate) struct SqlRecord {
     pub(crate) difficulty: Option<String>,
 }
 
+/// Refuses a record in which one of the named texts is blank.
+///
+/// # Errors
+/// Names the field.
+pub(crate) fn check_filled(fields: &[(&str, &str)]) -> Result<(), String> {
+    match fields.iter().find(|(_, text)| text.trim().is_empty()) {
+        Some((field, _)) => Err(format!(
+            "the field {field} is empty; write it, or remove the record"
+        )),
+        None => Ok(()),
+    }
+}
+
 /// How the records of a layout become questions.
 pub(crate) struct RecordLayout {
     /// The part of hashes that keeps the splits of layouts apart: `spider`, `bird`.
@@ -35,15 +49,13 @@ pub(crate) struct RecordLayout {
 }
 
 impl RecordLayout {
-    fn split_of(&self, record: &SqlRecord) -> &'static str {
+    /// Returns the split of a query on a database.
+    fn split_of(&self, database_name: &str, query: &str) -> &'static str {
         let is_eval = || {
-            hash::percentile(&[
-                &format!("{}-eval", self.name),
-                &record.database_name,
-                &case_folded_form(&record.gold_sql),
-            ]) < EVAL_PERCENT
+            let layout = format!("{}-eval", self.name);
+            hash::percentile(&[&layout, database_name, query]) < EVAL_PERCENT
         };
-        match self.unseen.contains(&record.database_name) {
+        match self.unseen.contains(database_name) {
             true => "eval-unseen",
             false if is_eval() => "eval",
             false => "train",
@@ -68,10 +80,13 @@ pub(crate) fn open(
     for (name, (folder, records)) in by_database {
         let file = database_file(&folder, &name)?;
         let database = GoldDatabase::open(&file.path)?;
-        dataset.databases.insert(name, file);
+        dataset.databases.insert(name.clone(), file);
         let mut indices = BTreeMap::new();
+        let mut spellings = BTreeMap::new();
         for record in records {
-            let split = layout.split_of(&record);
+            let spelling = spellings.entry(query_key(&record.gold_sql));
+            let query = spelling.or_insert_with(|| case_folded_form(&record.gold_sql));
+            let split = layout.split_of(&name, query);
             match derive(&database, &record.gold_sql) {
                 Ok(derived) => {
                     let question = question(record, derived, split, &mut indices);

@@ -104,15 +104,10 @@ fn parse(value: Value) -> Result<SpiderRecord, String> {
     let record: SpiderRecord = serde_json::from_value(value).map_err(|error| {
         format!("{error}; each record needs the texts db_id, question and query")
     })?;
-    let fields = [
-        ("db_id", &record.db_id),
-        ("question", &record.question),
-        ("query", &record.query),
-    ];
-    match fields.iter().find(|(_, text)| text.trim().is_empty()) {
-        Some((field, _)) => Err(format!(
-            "the field {field} is empty; write it, or remove the record"
-        )),
-        None => Ok(record),
-    }
+    records::check_filled(&[
+        ("db_id", record.db_id.as_str()),
+        ("question", record.question.as_str()),
+        ("query", record.query.as_str()),
+    ])?;
+    Ok(record)
 }

@@ -1,8 +1,12 @@
-//! Runs gold SQL read-only within a budget, and says which functions SQL may call.
+//! Runs gold SQL read-only within a budget.
 //!
 //! Budgets count SQLite's instructions and bytes and never time, so that a query succeeds or fails
-//! alike on every machine. Gold SQL may read and call only what the agent's queries may: it runs in
-//! the environment's sandbox again.
+//! alike on every machine. Gold SQL may read and call only what the agent's queries may, under the
+//! same clock (`clock.rs`): it runs in the environment's sandbox again.
+
+mod clock;
+mod functions;
+mod opening;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +15,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::Value as SqlValue;
-use rusqlite::{Connection, OpenFlags, PrepFlags, Statement, ffi};
+use rusqlite::{Connection, PrepFlags, Statement, ffi};
 
 use crate::sql_text::{SqlToken, first_keyword, normal_form, sql_tokens};
 use crate::{DataError, text};
+
+pub use clock::{FIXED_CLOCK, register_fixed_clock};
+pub use functions::{is_reserved_table, is_sql_function};
+pub use opening::immutable_uri;
+pub(crate) use opening::{harden, open_immutable};
 
 /// The number of SQLite instructions that a gold query may spend.
 pub(crate) const BUDGET_STEPS: u64 = 20_000_000;
@@ -25,24 +34,6 @@ const MAX_ROWS: usize = 20_000;
 const MAX_CELL_BYTES: i32 = 1 << 20;
 /// All cells of a result together.
 const MAX_RESULT_BYTES: usize = 16 << 20;
-
-/// Functions that SQL may call: pure, the same on every machine, and with a cost that the budget of
-/// the environment counts.
-const FUNCTIONS: &str = "
-    abs avg ceil ceiling char coalesce concat concat_ws count cume_dist current_date
-    current_time current_timestamp date datetime dense_rank first_value floor format glob
-    group_concat hex if ifnull iif instr julianday lag last_value lead length like likelihood
-    likely lower ltrim max min mod nth_value ntile nullif octet_length percent_rank printf quote
-    rank replace round row_number rtrim sign sqrt strftime string_agg substr substring sum time
-    timediff total trim trunc typeof unicode unixepoch unlikely upper
-";
-
-/// Whether gold SQL and the agents' queries may call the SQL function `name`, in any case.
-pub fn is_sql_function(name: &str) -> bool {
-    FUNCTIONS
-        .split_ascii_whitespace()
-        .any(|listed| listed.eq_ignore_ascii_case(name))
-}
 
 /// A database on which gold SQL runs. Nothing can be written through it.
 pub(crate) struct GoldDatabase {
@@ -71,7 +62,8 @@ impl GoldDatabase {
         })
     }
 
-    /// Makes a connection read-only and limits its queries.
+    /// Makes a connection read-only and limits its queries. Its clock is the one that it was opened
+    /// with: the machine's, if it is in memory.
     pub(crate) fn guard(mut connection: Connection) -> rusqlite::Result<Self> {
         let declared = declared_tables(&connection)?;
         let tables_read = Arc::new(Mutex::new(Vec::<String>::new()));
@@ -183,12 +175,6 @@ impl GoldDatabase {
     }
 }
 
-/// Returns whether SQLite reserves the name of a table, as it does for its own.
-pub fn is_reserved_table(name: &str) -> bool {
-    let prefix = name.get(..7);
-    prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case("sqlite_"))
-}
-
 /// Says what is wrong with gold SQL that SQLite would explain badly or not at all.
 fn check_text(sql: &str) -> Result<(), String> {
     if sql.starts_with(text::BYTE_ORDER_MARK) {
@@ -235,28 +221,6 @@ fn message(error: &rusqlite::Error) -> String {
     }
 }
 
-/// Opens a file as the environment does: nothing is written beside it, and a write-ahead log is not
-/// read.
-pub(crate) fn open_immutable(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
-        | OpenFlags::SQLITE_OPEN_URI
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Connection::open_with_flags(immutable_uri(path), flags)
-}
-
-/// Returns the URI under which SQLite opens a file without locks, journals and files beside it.
-pub fn immutable_uri(path: &Path) -> String {
-    let mut uri = "file:".to_owned();
-    for byte in path.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'/' | b'.' | b'_' | b'-' => uri.push(char::from(*byte)),
-            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
-            byte => uri.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    uri + "?mode=ro&immutable=1"
-}
-
 fn rows(statement: &mut Statement<'_>) -> rusqlite::Result<Vec<Vec<SqlValue>>> {
     let width = statement.column_count();
     let mut rows = statement.query([])?;
@@ -301,14 +265,6 @@ fn declared_tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_quoted_in_uris() {
-        assert_eq!(
-            immutable_uri(Path::new("/data/a b/100%?#.sqlite")),
-            "file:/data/a%20b/100%25%3F%23.sqlite?mode=ro&immutable=1"
-        );
-    }
 
     #[test]
     fn what_is_no_query_has_a_reason_of_its_own() {
@@ -384,6 +340,24 @@ mod tests {
         ] {
             let refusal = database.run(&format!("SELECT {function}")).err().unwrap();
             assert!(refusal.contains("not authorized"), "{function}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn gold_sql_has_the_clock_of_the_sandbox() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sqlite");
+        let connection = Connection::open(&path).unwrap();
+        connection.execute_batch("CREATE TABLE t (x)").unwrap();
+        drop(connection);
+        let database = GoldDatabase::open(&path).unwrap();
+        for (sql, moment) in [
+            ("SELECT date('now')", "2024-01-01"),
+            ("SELECT current_date", "2024-01-01"),
+            ("SELECT strftime('%f', 'now')", "00.000"),
+        ] {
+            let moment = SqlValue::Text(moment.to_owned());
+            assert_eq!(database.run(sql).unwrap().rows, [[moment]], "{sql}");
         }
     }
 

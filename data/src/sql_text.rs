@@ -102,9 +102,45 @@ fn normalized(sql: &str, push: impl Fn(&mut String, &str)) -> String {
             token => push(&mut normal, token.text()),
         }
     }
-    let kept = normal.trim_end_matches([';', ' ']).len();
-    normal.truncate(kept);
-    normal
+    without_end(normal)
+}
+
+/// Returns what all spellings of a statement have in common: the tokens with one blank between each
+/// two, without comments and trailing semicolons, and words in lower case. It may be no valid SQL.
+pub fn query_key(sql: &str) -> String {
+    let mut key = String::with_capacity(2 * sql.len());
+    let mut before = SqlToken::Gap("");
+    for token in sql_tokens(sql) {
+        let is_one_text = matches!(
+            (before, token),
+            (SqlToken::Quoted(half), SqlToken::Quoted(other)) if is_doubled(half, other)
+        );
+        before = token;
+        if matches!(token, SqlToken::Gap(_)) {
+            continue;
+        }
+        if !is_one_text && !key.is_empty() {
+            key.push(' ');
+        }
+        match token {
+            SqlToken::Quoted(text) => key.push_str(text),
+            token => key.extend(token.text().chars().flat_map(char::to_lowercase)),
+        }
+    }
+    without_end(key)
+}
+
+/// Whether two quoted texts with nothing between them are one text with a doubled quote.
+fn is_doubled(half: &str, other: &str) -> bool {
+    let quote = other.chars().next();
+    quote != Some('[') && half.chars().next() == quote
+}
+
+/// Removes the semicolons at the end of a statement.
+fn without_end(mut statement: String) -> String {
+    let kept = statement.trim_end_matches([';', ' ']).len();
+    statement.truncate(kept);
+    statement
 }
 
 /// Returns the first word in upper case; empty if the statement does not begin with one.
@@ -164,6 +200,44 @@ mod tests {
     }
 
     #[test]
+    fn the_key_of_a_query_is_that_of_all_its_spellings() {
+        for (sql, other, key) in [
+            (
+                "SELECT COUNT(*) FROM o",
+                "select count( * )\nfrom O ;",
+                "select count ( * ) from o",
+            ),
+            (
+                "SELECT a,b FROM t WHERE a<=1",
+                "SELECT a , b FROM t /* all */ WHERE a <= 1",
+                "select a , b from t where a <= 1",
+            ),
+            (
+                "SELECT t.a FROM t WHERE b='it''s'",
+                "SELECT t . a FROM t WHERE b = 'it''s' -- end",
+                "select t . a from t where b = 'it''s'",
+            ),
+            (
+                "SELECT \"A\"\"b\",[c][d]",
+                "SELECT \"A\"\"b\" , [c] [d]",
+                "select \"A\"\"b\" , [c] [d]",
+            ),
+        ] {
+            assert_eq!(query_key(sql), key);
+            assert_eq!(query_key(other), key);
+            assert_eq!(query_key(key), key, "it is idempotent");
+        }
+        for (sql, other) in [
+            ("SELECT 'a b'", "SELECT 'a  b'"),
+            ("SELECT 'a''b'", "SELECT 'a' 'b'"),
+            ("SELECT \"a\"", "SELECT \"A\""),
+            ("SELECT ab", "SELECT a b"),
+        ] {
+            assert_ne!(query_key(sql), query_key(other), "{sql}");
+        }
+    }
+
+    #[test]
     fn first_keywords() {
         for (sql, keyword) in [
             ("select 1", "SELECT"),
@@ -195,6 +269,8 @@ mod tests {
         fn total_and_idempotent(sql in "[ -~\\né'\"]{0,40}") {
             let normal = normal_form(&sql);
             proptest::prop_assert_eq!(normal_form(&normal), normal);
+            let key = query_key(&sql);
+            proptest::prop_assert_eq!(query_key(&key), key);
             first_keyword(&sql);
             let text: String = sql_tokens(&sql).map(SqlToken::text).collect();
             proptest::prop_assert_eq!(text, sql);

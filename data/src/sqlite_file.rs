@@ -6,11 +6,10 @@
 
 use std::path::Path;
 
-use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::integrity::{damage_of, needs_application, unread_log};
-use crate::sql::{GoldDatabase, open_immutable};
+use crate::sql::{GoldDatabase, harden, open_immutable};
 use crate::sql_text::quoted;
 use crate::{DataError, generator::store};
 
@@ -46,6 +45,7 @@ pub(crate) fn copy(source: &Path, target: &Path) -> Result<CopiedDatabase, DataE
     if let Some(found) = damage_of(&mut connection, size_bytes).first() {
         return Err(refusal(source, found));
     }
+    // Copying runs the `CREATE` statements of the file.
     harden(&connection).map_err(DataError::sqlite(source))?;
     store::write(&connection, target).map_err(|error| match error.to_string() {
         found if needs_application(&found) => refusal(source, &found),
@@ -166,19 +166,6 @@ fn is_in_log_mode(path: &Path) -> Result<bool, DataError> {
     let read = file.read_at(&mut version, LOG_VERSION_AT);
     read.map_err(DataError::io(path, "read"))?;
     Ok(version[0] == WRITE_AHEAD_LOG)
-}
-
-/// Copying runs the `CREATE` statements of the file, which may be a stranger's.
-fn harden(connection: &Connection) -> rusqlite::Result<()> {
-    for (option, on) in [
-        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
-        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
-        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
-        (DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA, false),
-    ] {
-        connection.set_db_config(option, on)?;
-    }
-    Ok(())
 }
 
 fn count(path: &Path) -> rusqlite::Result<CopiedDatabase> {

@@ -161,12 +161,12 @@ fn spider_questions_without_an_answer_are_left_out_with_the_reason() {
 fn wordings_of_a_spider_query_stay_in_one_split() {
     let queries: Vec<Value> = (0..60)
         .flat_map(|limit| {
-            let query = format!("SELECT name FROM Dogs LIMIT {}", limit + 1);
+            let query = format!("SELECT name FROM Dogs WHERE id>0 LIMIT {}", limit + 1);
             [
                 record("One?", &query),
                 record(
                     "The other?",
-                    &format!("select  NAME from dogs limit {} ;", limit + 1),
+                    &format!("select  NAME from dogs where id > 0 limit {} ;", limit + 1),
                 ),
             ]
         })
@@ -187,6 +187,8 @@ fn wordings_of_a_spider_query_stay_in_one_split() {
             .iter()
             .any(|question| question.question_id == "dogs_train_000")
     );
+    let report = check(dir.path(), Some(&["all".to_owned()])).unwrap();
+    assert!(report.is_clean(), "{report}");
 }
 
 #[test]

@@ -3,11 +3,13 @@
 use rusqlite::types::Value as SqlValue;
 
 use super::dictionary::Dictionary;
+use super::keys::{names_other_table, without_key};
 use super::kind::{ColumnPlace, infer};
-use super::links::{Links, hidden, names_other_table, without_key};
+use super::links::{Links, hidden};
 use super::source::{SourceDatabase, SourceTable};
 use super::statistics::ColumnStatistics;
 use super::table_nouns::{TableNouns, row_noun};
+use super::unusable;
 use super::word_file::WordFile;
 use crate::generator::domain::{ColumnKind, ColumnSpec, DraftedPhrases};
 use crate::generator::schema::GeneratedColumn;
@@ -48,6 +50,8 @@ pub(super) struct TableDescriber<'a> {
     pub(super) file: &'a WordFile,
     pub(super) dictionary: &'a Dictionary,
     pub(super) nouns: &'a [TableNouns],
+    /// The first letters of the words of all tables' names.
+    pub(super) initials: &'a [char],
     pub(super) kept: &'a [usize],
     pub(super) index: usize,
 }
@@ -58,10 +62,7 @@ impl TableDescriber<'_> {
     }
 
     fn words(&self, column: &str) -> Vec<String> {
-        let tables = self.database.tables.iter();
-        let words = tables.flat_map(|table| self.dictionary.words(&table.name));
-        let initials: Vec<char> = words.filter_map(|word| word.chars().next()).collect();
-        self.dictionary.column_words(column, &initials)
+        self.dictionary.column_words(column, self.initials)
     }
 
     pub(super) fn drafts(&self) -> Vec<DraftColumn> {
@@ -78,10 +79,19 @@ impl TableDescriber<'_> {
         drafts
     }
 
+    fn statistics(&self, index: usize) -> ColumnStatistics {
+        let table = self.table();
+        let mut statistics = ColumnStatistics::count(table.rows.iter().map(|row| &row[index]));
+        if table.columns[index].has_more_values {
+            // Rows that were not read say neither yes nor no.
+            statistics.pair.clear();
+        }
+        statistics
+    }
+
     fn draft(&self, index: usize) -> DraftColumn {
         let table = self.table();
         let column = &table.columns[index];
-        let statistics = ColumnStatistics::count(table.rows.iter().map(|row| &row[index]));
         let words = self.words(&column.name);
         let own = self.file.column(&table.name, &column.name);
         let mut draft = DraftColumn {
@@ -97,7 +107,7 @@ impl TableDescriber<'_> {
                 parent: None,
             },
             full_noun: words.join(" "),
-            statistics,
+            statistics: self.statistics(index),
             synonyms: Vec::new(),
             hidden_because: None,
         };
@@ -209,7 +219,13 @@ impl TableDescriber<'_> {
                 draft.column.spec.drafted = inferred.phrases;
                 draft.column.spec.kind = inferred.kind;
             }
-            Err(reason) => draft.hidden_because = Some(reason.to_owned()),
+            Err(reason) => {
+                let note = match unusable::is_about_all_rows(reason) {
+                    true => self.table().sample_note(),
+                    false => String::new(),
+                };
+                draft.hidden_because = Some(format!("{reason}{note}"));
+            }
         }
     }
 
@@ -217,7 +233,7 @@ impl TableDescriber<'_> {
     fn is_reference(&self, index: usize, words: &[String]) -> bool {
         let table = self.table();
         let is_declared = table.foreign_keys.iter().any(|it| it.column == index);
-        is_declared || names_other_table(words, self.database, &table.name, self.dictionary)
+        is_declared || names_other_table(words, self.index, &self.links.nouns, self.dictionary)
     }
 
     /// Returns the words of a column without the noun of the table before them.

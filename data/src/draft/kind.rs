@@ -12,6 +12,10 @@ const MOST_CATEGORIES: usize = 60;
 /// The number of distinct integers from which a column of unknown meaning counts something.
 const FEWEST_NUMBERS: usize = 12;
 
+/// Why a column of days such as 20200119 is not asked about: an average of them is no day.
+const DATES_AS_NUMBERS: &str =
+    "has dates as numbers; store them as text (YYYY-MM-DD) to ask about them";
+
 /// What questions may do with a column, and its noun.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct InferredColumn {
@@ -186,6 +190,9 @@ fn number(
     if statistics.years == statistics.values() && says_year {
         return Ok(ColumnKind::Year(range));
     }
+    if !has_unit && !is_counted && moments::are_numbers(words, statistics, dictionary) {
+        return Err(DATES_AS_NUMBERS);
+    }
     let is_code = ends_with(words, &lists.codes) || ends_with(words, &lists.free_texts);
     if (is_code || ends_with(words, &lists.ranks)) && !is_counted && !has_unit {
         return Ok(ColumnKind::Text);
@@ -320,6 +327,10 @@ mod tests {
             Err("is an id that refers to no table")
         );
         assert_eq!(kind("price", &[SqlValue::Null]), Err("has no value"));
+        let days = integers(&[20200119, 20211231, 20220105]);
+        assert_eq!(kind("order_date", &days), Err(DATES_AS_NUMBERS));
+        let days = texts(&["20200119", "20211231"]);
+        assert_eq!(kind("order_date", &days), Err(DATES_AS_NUMBERS));
         assert_eq!(
             kind("photo", &[SqlValue::Blob(vec![1])]),
             Err("has binary values or text that is not UTF-8")

@@ -102,8 +102,7 @@ impl TableDescriber<'_> {
         ];
         let table = self.table();
         let is_label = |draft: &DraftColumn| matches!(draft.column.spec.kind, ColumnKind::Label(_));
-        let is_sampled = table.row_count != table.rows.len() as u64;
-        if drafts.iter().any(is_label) || is_sampled {
+        if drafts.iter().any(is_label) || table.sample.is_some() {
             return None;
         }
         let find = |noun: &str| {
@@ -139,25 +138,23 @@ impl TableDescriber<'_> {
             draft.hidden_because.is_none()
                 && !(draft.column.parent.is_none() && draft.column.spec.kind == hidden())
         };
-        let repeats = |drafts: &[DraftColumn], index: usize| {
-            let same = |other: &DraftColumn| {
-                is_asked(other) && other.column.noun == drafts[index].column.noun
+        let repeated = |drafts: &[DraftColumn]| -> Vec<usize> {
+            let is_repeated = |index: &usize| {
+                let noun = &drafts[*index].column.noun;
+                let same = drafts
+                    .iter()
+                    .filter(|it| is_asked(it) && it.column.noun == *noun);
+                is_asked(&drafts[*index]) && same.count() > 1
             };
-            is_asked(&drafts[index]) && drafts.iter().filter(|it| same(it)).count() > 1
+            (0..drafts.len()).filter(is_repeated).collect()
         };
-        let repeated: Vec<usize> = (0..drafts.len())
-            .filter(|it| repeats(drafts, *it))
-            .collect();
-        for index in repeated {
+        for index in repeated(drafts) {
             let draft = &mut drafts[index];
             if draft.column.parent.is_none() && draft.column.spec.kind != ColumnKind::Key {
                 draft.column.noun.clone_from(&draft.full_noun);
             }
         }
-        let repeated: Vec<usize> = (0..drafts.len())
-            .filter(|it| repeats(drafts, *it))
-            .collect();
-        for index in repeated {
+        for index in repeated(drafts) {
             let draft = &mut drafts[index];
             // A column that refers to a table keeps its noun, and the key is named by "id".
             if draft.column.parent.is_none() && draft.column.spec.kind != ColumnKind::Key {

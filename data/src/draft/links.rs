@@ -3,6 +3,7 @@
 use rusqlite::Connection;
 
 use super::dictionary::Dictionary;
+use super::keys::{key, without_key};
 use super::source::{self, SourceDatabase, SourceTable};
 use super::word_file::WordFile;
 use crate::generator::domain::ColumnKind;
@@ -25,6 +26,8 @@ pub(super) struct Links {
     /// The column by which rows of a table are referred to, by table.
     pub(super) keys: Vec<Option<usize>>,
     pub(super) links: Vec<Link>,
+    /// The names of the tables as nouns of one row, by table.
+    pub(super) nouns: Vec<String>,
     /// What was inferred, and what was declared and is not used.
     pub(super) notes: Vec<String>,
 }
@@ -44,9 +47,13 @@ pub(super) fn find(
     file: &WordFile,
     dictionary: &Dictionary,
 ) -> rusqlite::Result<Links> {
-    let mut links = Links::default();
+    let noun = |it: &SourceTable| dictionary.singular(&dictionary.words(&it.name).join(" "));
+    let mut links = Links {
+        nouns: database.tables.iter().map(noun).collect(),
+        ..Links::default()
+    };
     for index in 0..database.tables.len() {
-        let key = key(database, index, dictionary, &mut links.notes);
+        let key = key(database, index, dictionary, &mut links);
         links.keys.push(key);
     }
     for index in 0..database.tables.len() {
@@ -55,60 +62,6 @@ pub(super) fn find(
         inferred(connection, database, index, dictionary, &mut links)?;
     }
     Ok(links)
-}
-
-/// Returns the key of a table: the declared one if it is one column, a column that a foreign key
-/// refers to, or a unique column that is named like a key.
-fn key(
-    database: &SourceDatabase,
-    index: usize,
-    dictionary: &Dictionary,
-    notes: &mut Vec<String>,
-) -> Option<usize> {
-    let table = &database.tables[index];
-    if let [column] = table.primary_key.as_slice() {
-        return Some(*column);
-    }
-    let position = |name: &str| {
-        let mut columns = table.columns.iter();
-        columns.position(|it| it.name.eq_ignore_ascii_case(name) && it.is_unique)
-    };
-    let referring = database.tables.iter().flat_map(|other| &other.foreign_keys);
-    let mut referring = referring.filter(|it| it.table.eq_ignore_ascii_case(&table.name));
-    if let Some(column) = referring.find_map(|it| position(it.to.as_deref()?)) {
-        return Some(column);
-    }
-    if !table.primary_key.is_empty() {
-        return None;
-    }
-    let is_key = |index: &usize| {
-        let column = &table.columns[*index];
-        let words = dictionary.words(&column.name);
-        let is_foreign = table.foreign_keys.iter().any(|it| it.column == *index)
-            || names_other_table(&words, database, &table.name, dictionary);
-        !is_foreign
-            && column.is_unique
-            && super::name_lists::ends_with(&words, &dictionary.lists.keys)
-    };
-    let key = (0..table.columns.len()).find(is_key)?;
-    let (name, column) = (&table.name, &table.columns[key].name);
-    notes.push(format!(
-        "key inferred: {name}.{column} is unique and named like a key"
-    ));
-    Some(key)
-}
-
-/// Whether the words of a column, without those of a key, are the noun of another table.
-pub(super) fn names_other_table(
-    words: &[String],
-    database: &SourceDatabase,
-    own: &str,
-    dictionary: &Dictionary,
-) -> bool {
-    let stem = without_key(words, dictionary).join(" ");
-    let others = database.tables.iter().filter(|it| it.name != own);
-    let mut nouns = others.map(|it| dictionary.singular(&dictionary.words(&it.name).join(" ")));
-    nouns.any(|noun| stem == noun || stem.ends_with(&format!(" {noun}")))
 }
 
 /// Adds the links that the file of words names.
@@ -199,8 +152,9 @@ fn add(
             is_declared,
         }),
         Some(found) => links.notes.push(format!(
-            "declared key not used: only {} % of the values of {name} are in {parent_name}",
-            found / 10
+            "declared key not used: only {} % of the values of {name} are in {parent_name}{}",
+            found / 10,
+            table.sample_note()
         )),
         None => {}
     }
@@ -214,15 +168,11 @@ fn share(
     parent: usize,
     links: &Links,
 ) -> rusqlite::Result<Option<u64>> {
-    let (table, parent_table) = (&database.tables[table], &database.tables[parent]);
     let Some(key) = links.keys[parent] else {
         return Ok(None);
     };
-    source::inclusion(
-        connection,
-        (&table.name, &table.columns[column].name),
-        (&parent_table.name, &parent_table.columns[key].name),
-    )
+    let (table, parent) = (&database.tables[table], &database.tables[parent]);
+    source::inclusion(connection, (table, column), (parent, key))
 }
 
 /// Adds links of columns that are named like the key of one other table and contain only its
@@ -291,23 +241,15 @@ fn likeness(
     if words == key_words && key_words.len() > 1 {
         return Some(0);
     }
-    let one = dictionary.singular(&dictionary.words(&parent_table.name).join(" "));
+    let one = &links.nouns[parent];
     let stem = without_key(&words, dictionary).join(" ");
     let has_suffix = stem.split(' ').count() < words.len();
     match stem {
         stem if stem.is_empty() => None,
-        stem if stem == one && has_suffix => Some(1),
-        stem if stem == one => Some(2),
+        stem if stem == *one && has_suffix => Some(1),
+        stem if stem == *one => Some(2),
         stem if has_suffix && stem.ends_with(&format!(" {one}")) => Some(3),
         _ => None,
-    }
-}
-
-/// Returns the words of a name without the words at its end that say that it is a key.
-pub(super) fn without_key<'a>(words: &'a [String], dictionary: &Dictionary) -> &'a [String] {
-    match words.split_last() {
-        Some((last, rest)) if dictionary.lists.keys.contains(last) => rest,
-        _ => words,
     }
 }
 

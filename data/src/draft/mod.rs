@@ -5,10 +5,12 @@
 //! seed. SQL joins tables only along keys that are declared, named in the file of words, or
 //! inferred by name and inclusion.
 
+mod answers;
 mod columns;
 mod counts;
 mod dictionary;
 mod flags;
+mod keys;
 mod kind;
 mod labels;
 mod links;
@@ -17,8 +19,10 @@ mod name_lists;
 mod names;
 mod questions;
 mod report;
+mod sample;
 mod schema;
 mod source;
+mod splits;
 mod statistics;
 mod table_nouns;
 mod telling;
@@ -47,7 +51,7 @@ use source::SourceDatabase;
 use word_file::WordFile;
 
 /// The version of drafting. Raise it with every change that alters what is drafted.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 /// The number of resampled copies of a database.
 const TWINS: usize = 3;
 
@@ -199,7 +203,7 @@ fn draft_database(
     let dictionary = Dictionary::read();
     let links = links::find(&connection, &database, &file, &dictionary);
     let links = links.map_err(DataError::sqlite(path))?;
-    let described = schema::describe(&database, &links, &file, &dictionary);
+    let mut described = schema::describe(&database, &links, &file, &dictionary);
     let twin = |index: usize| {
         let mut rng = RngStream::new(settings.seed, &["draft", name, "twin", &index.to_string()]);
         let twin = twin::resampled(&database, &links, &mut rng);
@@ -207,6 +211,7 @@ fn draft_database(
             .map_err(DataError::sqlite(path))
     };
     let twins: Vec<GoldDatabase> = (0..TWINS).map(twin).collect::<Result<_, _>>()?;
+    described.take_rows(&mut database);
     let templates = drafting_templates();
     let drafted = Drafter {
         name,

@@ -1,6 +1,8 @@
 //! Columns that say when something was done to a row, such as `date_placed` or `held_on`.
 
 use super::dictionary::Dictionary;
+use super::name_lists::ends_with;
+use super::statistics::ColumnStatistics;
 use crate::generator::domain::DraftedPhrases;
 
 /// Words that say that a name is one of a moment, and say no more.
@@ -101,9 +103,51 @@ pub(super) fn time_noun(
     }
 }
 
+/// Whether whole numbers are days or moments: `order_date` with 20200119, `start` with 1704067200.
+pub(super) fn are_numbers(
+    words: &[String],
+    statistics: &ColumnStatistics,
+    dictionary: &Dictionary,
+) -> bool {
+    /// Days as YYYYMMDD, and seconds and milliseconds since 1970, of about the last two centuries.
+    const MOMENTS: [[f64; 2]; 3] = [[18_000_101.0, 21_001_231.0], [1e8, 4.2e9], [1e11, 4.2e12]];
+    // Nothing else is called by these, while "time" may be a number of seconds.
+    let names = ["date", "birthday", "timestamp", "deadline", "anniversary"];
+    let is_named = words.last().is_some_and(|it| names.contains(&it.as_str()));
+    let [least, greatest] = [statistics.least, statistics.greatest];
+    let has_moments = MOMENTS
+        .iter()
+        .any(|[first, last]| *first <= least && greatest <= *last);
+    let is_time = ends_with(words, &dictionary.lists.times);
+    is_time && (is_named || has_moments) && !statistics.has_fractions
+}
+
 #[cfg(test)]
 mod tests {
+    use rusqlite::types::Value as SqlValue;
+
     use super::*;
+
+    #[test]
+    fn whole_numbers_under_the_name_of_a_moment_are_one() {
+        let dictionary = Dictionary::read();
+        for (name, numbers, expected) in [
+            ("order_date", [20200119, 20211231], true),
+            ("date_of_birth", [19800315, 20011231], true),
+            ("date", [43831, 44000], true),
+            ("start_time", [1577836800, 1609459200], true),
+            ("deadline", [1577836800000, 1609459200000], true),
+            ("best_time", [83, 97], false),
+            ("start", [1200, 56000], false),
+            ("price", [20200119, 20211231], false),
+            ("birthplace", [20200119, 20211231], false),
+        ] {
+            let values = numbers.map(SqlValue::Integer);
+            let statistics = ColumnStatistics::count(values.iter());
+            let found = are_numbers(&dictionary.words(name), &statistics, &dictionary);
+            assert_eq!(found, expected, "{name}");
+        }
+    }
 
     #[test]
     fn what_was_done_is_divided_from_the_row() {

@@ -4,18 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::answers::is_same_answer;
 use super::report::reason;
 use super::schema::DescribedDatabase;
+use super::splits;
 use super::statistics::is_missing;
 use crate::generator::binding::{Binding, draw_binding};
 use crate::generator::filter::{AcceptedQuery, DropReason, judge};
-use crate::generator::render;
+use crate::generator::render::{self, RenderedSql};
 use crate::generator::rng::RngStream;
 use crate::generator::schema::GeneratedSchema;
 use crate::generator::template::QueryTemplate;
 use crate::sql::GoldDatabase;
 use crate::sql_text::case_folded_form;
-use crate::{AnswerType, Question, hash};
+use crate::{AnswerType, Question};
 
 /// The share of each level in the questions of a database, per mille.
 const LEVEL_SHARES: [usize; 5] = [15, 255, 290, 270, 170];
@@ -32,8 +34,6 @@ const DRAWS_PER_QUESTION: usize = 60;
 const FEWEST_DRAWS: usize = 300;
 /// The number of draws in a row without a new query after which a level has no more.
 const MOST_DRAWS_IN_VAIN: usize = 2000;
-/// The percentage of the questions of a level that are for evaluation.
-const EVAL_PERCENT: usize = 15;
 /// The number of ways to call tables and columns by their synonyms.
 const VARIANTS: usize = 4;
 
@@ -55,12 +55,6 @@ pub(super) struct DraftedQuestions {
     pub(super) dropped: BTreeMap<&'static str, usize>,
 }
 
-/// A question before its id and its split.
-struct Candidate {
-    question: Question,
-    normal: String,
-}
-
 #[derive(Default)]
 struct Seen {
     queries: BTreeSet<String>,
@@ -79,12 +73,10 @@ impl Drafter<'_> {
             let before = drafted.questions.len();
             let mut progress = |kept| progress(before + kept);
             let state = (&mut seen, &mut drafted);
-            let mut kept = self.level(level, wanted, &variants, state, &mut progress);
-            assign_splits(&mut kept, self.name);
-            drafted
-                .questions
-                .extend(kept.into_iter().map(|it| it.question));
+            let kept = self.level(level, wanted, &variants, state, &mut progress);
+            drafted.questions.extend(kept);
         }
+        splits::assign(&mut drafted.questions, self.name);
         assign_ids(&mut drafted.questions);
         drafted
     }
@@ -134,7 +126,7 @@ impl Drafter<'_> {
         variants: &[GeneratedSchema],
         (seen, drafted): (&mut Seen, &mut DraftedQuestions),
         progress: &mut dyn FnMut(usize),
-    ) -> Vec<Candidate> {
+    ) -> Vec<Question> {
         let templates: Vec<&QueryTemplate> = self
             .templates
             .iter()
@@ -142,7 +134,7 @@ impl Drafter<'_> {
             .collect();
         let weights: Vec<usize> = templates.iter().map(|it| it.weight).collect();
         let mut rng = self.rng(&["draw", &level.to_string()]);
-        let (mut kept, mut spare): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
+        let (mut kept, mut spare): (Vec<Question>, Vec<Question>) = (Vec::new(), Vec::new());
         let mut counts: BTreeMap<AnswerType, usize> = BTreeMap::new();
         let mut draws_in_vain = 0;
         for _ in 0..(wanted.saturating_mul(DRAWS_PER_QUESTION)).max(FEWEST_DRAWS) {
@@ -157,20 +149,20 @@ impl Drafter<'_> {
                 continue;
             };
             let tried = drafted.drafted;
-            let candidate = self.candidate(template, &binding, schema, seen, drafted);
+            let question = self.question(template, &binding, schema, seen, drafted);
             if drafted.drafted > tried {
                 draws_in_vain = 0;
                 progress(kept.len());
             }
-            let Some(candidate) = candidate else { continue };
-            let answer_type = candidate.question.answer_type;
+            let Some(question) = question else { continue };
+            let answer_type = question.answer_type;
             let same = counts.entry(answer_type).or_default();
             match level == 0 || *same < most_of(answer_type, wanted) {
                 true => {
                     *same += 1;
-                    kept.push(candidate);
+                    kept.push(question);
                 }
-                false => spare.push(candidate),
+                false => spare.push(question),
             }
         }
         // Rather more of one answer type than too few questions.
@@ -186,27 +178,26 @@ impl Drafter<'_> {
         kept
     }
 
-    /// Returns the question of a filled template if its query is new and has one clear answer.
-    fn candidate(
+    /// Returns the question of a filled template if its query is new and has one clear answer. It
+    /// has no id and no split yet.
+    fn question(
         &self,
         template: &QueryTemplate,
         binding: &Binding,
         schema: &GeneratedSchema,
         seen: &mut Seen,
         drafted: &mut DraftedQuestions,
-    ) -> Option<Candidate> {
+    ) -> Option<Question> {
         let sql = render::sql(template, binding, schema);
         let normal = case_folded_form(&sql.text);
         if !seen.queries.insert(normal.clone()) {
             return None;
         }
         drafted.drafted += 1;
-        let judged = judge(&sql, template.limit, self.database, self.twins);
-        let judged = judged.and_then(|accepted| fitting(template, accepted));
-        let accepted = match judged {
+        let accepted = match self.accepted(template, binding, schema, &sql) {
             Ok(accepted) => accepted,
             Err(why) => {
-                *drafted.dropped.entry(reason(why)).or_default() += 1;
+                *drafted.dropped.entry(why).or_default() += 1;
                 return None;
             }
         };
@@ -222,7 +213,7 @@ impl Drafter<'_> {
         }
         let question_text = wordings.swap_remove(rng.below(wordings.len()));
         seen.texts.insert(question_text.clone());
-        let question = Question {
+        Some(Question {
             question_id: String::new(),
             question_text,
             database_name: self.name.to_owned(),
@@ -232,8 +223,46 @@ impl Drafter<'_> {
             difficulty: format!("level-{}", template.level),
             tables_involved: accepted.tables,
             split: String::new(),
-        };
-        Some(Candidate { question, normal })
+        })
+    }
+
+    /// Returns the result of the query of a filled template, or why it makes no question.
+    fn accepted(
+        &self,
+        template: &QueryTemplate,
+        binding: &Binding,
+        schema: &GeneratedSchema,
+        sql: &RenderedSql,
+    ) -> Result<AcceptedQuery, &'static str> {
+        let judged = judge(sql, template.limit, self.database, self.twins);
+        let judged = judged.and_then(|accepted| fitting(template, accepted));
+        let accepted = judged.map_err(reason)?;
+        match self.needs_conditions(template, binding, schema, &accepted) {
+            true => Ok(accepted),
+            false => Err("does not need its condition"),
+        }
+    }
+
+    /// Whether the answer differs from the one without the conditions that the question states. An
+    /// agent that overlooks them must not be right.
+    fn needs_conditions(
+        &self,
+        template: &QueryTemplate,
+        binding: &Binding,
+        schema: &GeneratedSchema,
+        accepted: &AcceptedQuery,
+    ) -> bool {
+        // The question does not state that a value is known.
+        let is_unstated = |condition: &&String| condition.contains(".known}");
+        let has_stated = !template.conditions.iter().all(|it| is_unstated(&it));
+        // The second query of a set operation has conditions of its own.
+        if !has_stated || template.then.is_some() {
+            return true;
+        }
+        let unstated = template.conditions.iter().filter(is_unstated);
+        let sql = render::sql_where(template, unstated, binding, schema);
+        let other = self.database.run(&sql.text);
+        !other.is_ok_and(|other| is_same_answer(&accepted.rows, &other.rows))
     }
 
     fn rng(&self, name: &[&str]) -> RngStream {
@@ -273,21 +302,6 @@ fn most_of(answer_type: AnswerType, wanted: usize) -> usize {
     share.map_or(wanted, |(_, share)| {
         wanted.saturating_mul(*share).div_ceil(100)
     })
-}
-
-/// Divides the questions of a level into `train` and `eval`, by the hash of their queries.
-fn assign_splits(candidates: &mut [Candidate], database: &str) {
-    let count = candidates.len();
-    let eval = match count {
-        0 | 1 => 0,
-        count => (count * EVAL_PERCENT / 100).max(1),
-    };
-    let mut order: Vec<usize> = (0..count).collect();
-    order.sort_by_key(|index| hash::name_hash(&["draft", database, &candidates[*index].normal]));
-    for (place, index) in order.into_iter().enumerate() {
-        let split = if place < eval { "eval" } else { "train" };
-        candidates[index].question.split = split.to_owned();
-    }
 }
 
 /// Gives each question its id: the database, the split, and the index among the questions of that

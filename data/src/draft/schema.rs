@@ -17,8 +17,10 @@ use crate::sql_name::as_needed;
 /// What the grammar is applied to.
 pub(super) struct DescribedDatabase {
     pub(super) schema: GeneratedSchema,
-    /// Sampled rows, by table. Those of tables that are left out are missing.
+    /// The rows that were read, by table. Those of tables that are left out are missing.
     pub(super) rows: DatabaseRows,
+    /// The index of each table in the source, with the pairs of columns that it joins.
+    joined: Vec<(usize, Vec<[usize; 2]>)>,
     /// Whether some rows have no value, by table and column.
     pub(super) gaps: Vec<Vec<bool>>,
     /// Whether some row of a column has a text that stands for a missing value.
@@ -44,6 +46,7 @@ impl DescribedDatabase {
                 types: TypeNames::SQLITE,
             },
             rows: Vec::new(),
+            joined: Vec::new(),
             gaps: Vec::new(),
             blanks: Vec::new(),
             distinct: Vec::new(),
@@ -54,9 +57,24 @@ impl DescribedDatabase {
             notes: Vec::new(),
         }
     }
+
+    /// Moves the rows out of the database, since a second copy would double the memory.
+    pub(super) fn take_rows(&mut self, database: &mut SourceDatabase) {
+        for (table, joined) in &self.joined {
+            let mut rows = std::mem::take(&mut database.tables[*table].rows);
+            for row in &mut rows {
+                for columns in joined {
+                    let cell = join(row, *columns);
+                    row.push(cell);
+                }
+            }
+            self.rows.push(rows);
+        }
+    }
 }
 
-/// Describes a database. Tables without rows, and tables to skip, are left out.
+/// Describes a database. Tables without rows, and tables to skip, are left out. The rows are still
+/// missing.
 pub(super) fn describe(
     database: &SourceDatabase,
     links: &Links,
@@ -66,6 +84,7 @@ pub(super) fn describe(
     let mut described = DescribedDatabase::empty();
     let nouns = all_table_nouns(database, file, dictionary);
     let kept = kept_tables(database, &nouns, file, &mut described.notes);
+    let initials = initials(database, dictionary);
     for &index in &kept {
         let table = &database.tables[index];
         let describer = TableDescriber {
@@ -74,6 +93,7 @@ pub(super) fn describe(
             file,
             dictionary,
             nouns: &nouns,
+            initials: &initials,
             kept: &kept,
             index,
         };
@@ -94,7 +114,8 @@ pub(super) fn describe(
         let range = |it: &DraftColumn| [it.statistics.least, it.statistics.greatest];
         described.ranges.push(drafts.iter().map(range).collect());
         described.repeats.push(repeats(&drafts, table));
-        described.rows.push(rows_with(&drafts, &table.rows));
+        let joined = drafts.iter().filter_map(|it| it.joined).collect();
+        described.joined.push((index, joined));
         described
             .column_synonyms
             .push(drafts.iter().map(|it| it.synonyms.clone()).collect());
@@ -112,6 +133,13 @@ pub(super) fn describe(
         });
     }
     described
+}
+
+/// Returns the first letters of the words of all tables' names.
+fn initials(database: &SourceDatabase, dictionary: &Dictionary) -> Vec<char> {
+    let tables = database.tables.iter();
+    let words = tables.flat_map(|table| dictionary.words(&table.name));
+    words.filter_map(|word| word.chars().next()).collect()
 }
 
 /// Returns the tables that questions are about.
@@ -141,6 +169,7 @@ fn kept_tables(
     }
     kept
 }
+
 /// Whether several rows of a table refer to the same rows of other tables.
 fn repeats(drafts: &[DraftColumn], table: &SourceTable) -> bool {
     let mut seen = BTreeSet::new();
@@ -150,16 +179,5 @@ fn repeats(drafts: &[DraftColumn], table: &SourceTable) -> bool {
         let cells = parents.iter().map(|index| format!("{:?}", row[*index]));
         cells.collect()
     };
-    let is_sampled = table.row_count != table.rows.len() as u64;
-    is_sampled || table.rows.iter().any(|row| !seen.insert(key(row)))
-}
-
-/// Returns the rows with the columns that join others.
-fn rows_with(drafts: &[DraftColumn], rows: &[Vec<SqlValue>]) -> Vec<Vec<SqlValue>> {
-    let joined: Vec<[usize; 2]> = drafts.iter().filter_map(|draft| draft.joined).collect();
-    let extended = |row: &Vec<SqlValue>| {
-        let more = joined.iter().map(|columns| join(row, *columns));
-        row.iter().cloned().chain(more).collect()
-    };
-    rows.iter().map(extended).collect()
+    table.sample.is_some() || table.rows.iter().any(|row| !seen.insert(key(row)))
 }

@@ -1,12 +1,21 @@
 //! Reads what drafting needs of a database file: tables, columns, declared keys and rows.
+//!
+//! Invariant: the memory is bounded, whatever the tables have.
 
-use rusqlite::Connection;
-use rusqlite::types::{Value as SqlValue, ValueRef};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 
+use rusqlite::types::Value as SqlValue;
+use rusqlite::{Connection, ErrorCode, params_from_iter};
+
+use super::sample::{RowSample, read_rows, row_id_name};
 use crate::sql_text::quoted;
 
 /// The largest number of rows of a table that statistics and twins are made of.
 const MOST_ROWS: u64 = 20_000;
+/// The largest number of cells of all tables together. With the three twins they take some hundred
+/// megabytes, or two gigabytes if all are long texts.
+const MOST_CELLS: u64 = 2_000_000;
 
 /// The tables of a database.
 #[derive(Debug, Clone, Default)]
@@ -16,7 +25,7 @@ pub(super) struct SourceDatabase {
     pub(super) left_out: Vec<String>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct SourceTable {
     pub(super) name: String,
     pub(super) columns: Vec<SourceColumn>,
@@ -25,17 +34,36 @@ pub(super) struct SourceTable {
     /// Declared foreign keys of one column.
     pub(super) foreign_keys: Vec<SourceForeignKey>,
     pub(super) row_count: u64,
-    /// The first rows, at most [`MOST_ROWS`]. Text that is not UTF-8 reads as a BLOB.
+    /// The rows, or some of them. Text that is not UTF-8 reads as a BLOB.
     pub(super) rows: Vec<Vec<SqlValue>>,
+    /// Which rows were read, if not all.
+    pub(super) sample: Option<RowSample>,
 }
 
-#[derive(Debug, Clone)]
+impl SourceTable {
+    /// Returns what follows a statement about the values of a column if not all were read.
+    pub(super) fn sample_note(&self) -> String {
+        match &self.sample {
+            None => String::new(),
+            Some(sample) => {
+                format!(
+                    " in the rows that were read ({} of {})",
+                    sample.rows, self.row_count
+                )
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
 pub(super) struct SourceColumn {
     pub(super) name: String,
     /// The affinity, as a type: it decides how values are compared.
     pub(super) affinity: &'static str,
-    /// Whether all rows of the table have different values, and none NULL.
+    /// Whether all rows of the table have different values, and none NULL. BLOBs count as equal.
     pub(super) is_unique: bool,
+    /// Whether the rows that were read have two values, and others have more.
+    pub(super) has_more_values: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -46,18 +74,40 @@ pub(super) struct SourceForeignKey {
     pub(super) to: Option<String>,
 }
 
+/// A table or another relation, as SQLite lists it.
+struct ListedTable {
+    name: String,
+    kind: String,
+    columns: u64,
+    has_row_ids: bool,
+}
+
 /// Reads the tables of a database in the order of their names.
+///
+/// # Errors
+/// The machine has no space or memory, or the database cannot be read at all. A table that cannot
+/// be read is left out.
 pub(super) fn read(connection: &Connection) -> rusqlite::Result<SourceDatabase> {
-    let sql = "SELECT name, type FROM pragma_table_list WHERE schema = 'main' \
-               AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name";
-    let mut statement = connection.prepare(sql)?;
-    let listed = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let listed: Vec<(String, String)> = listed.collect::<rusqlite::Result<_>>()?;
+    read_at_most(connection, MOST_ROWS, MOST_CELLS)
+}
+
+/// Reads so many rows of each table, and so many cells of all together.
+fn read_at_most(
+    connection: &Connection,
+    most_rows: u64,
+    most_cells: u64,
+) -> rusqlite::Result<SourceDatabase> {
+    let listed = listed_tables(connection)?;
+    let plain = listed.iter().filter(|table| table.kind == "table");
+    let columns: u64 = plain.map(|table| table.columns).sum();
+    let most_rows = (most_cells / columns.max(1)).clamp(1, most_rows);
     let mut database = SourceDatabase::default();
-    for (name, kind) in listed {
-        match kind.as_str() {
-            "table" => match read_table(connection, &name) {
+    for table in listed {
+        let (name, kind) = (&table.name, table.kind.as_str());
+        match kind {
+            "table" => match read_table(connection, &table, most_rows) {
                 Ok(table) => database.tables.push(table),
+                Err(error) if is_of_machine(&error) => return Err(error),
                 Err(error) => {
                     let reason = format!("table {name} is left out: it cannot be read ({error})");
                     database.left_out.push(reason);
@@ -74,7 +124,35 @@ pub(super) fn read(connection: &Connection) -> rusqlite::Result<SourceDatabase> 
     Ok(database)
 }
 
-fn read_table(connection: &Connection, name: &str) -> rusqlite::Result<SourceTable> {
+fn listed_tables(connection: &Connection) -> rusqlite::Result<Vec<ListedTable>> {
+    let sql = "SELECT name, type, ncol, wr FROM pragma_table_list WHERE schema = 'main' \
+               AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name";
+    let mut statement = connection.prepare(sql)?;
+    let listed = statement.query_map([], |row| {
+        Ok(ListedTable {
+            name: row.get(0)?,
+            kind: row.get(1)?,
+            columns: row.get::<_, i64>(2)?.unsigned_abs(),
+            has_row_ids: !row.get::<_, bool>(3)?,
+        })
+    })?;
+    listed.collect()
+}
+
+/// Whether an error is about the machine and not about a table. Another table would fail as well.
+fn is_of_machine(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::OutOfMemory)
+    )
+}
+
+fn read_table(
+    connection: &Connection,
+    listed: &ListedTable,
+    most_rows: u64,
+) -> rusqlite::Result<SourceTable> {
+    let name = &listed.name;
     let sql = "SELECT name, type, pk FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid";
     let mut statement = connection.prepare(sql)?;
     let columns = statement.query_map([name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -85,40 +163,87 @@ fn read_table(connection: &Connection, name: &str) -> rusqlite::Result<SourceTab
     let count = format!("SELECT count(*) FROM {}", quoted(name));
     let row_count = connection.query_row(&count, [], |row| row.get::<_, i64>(0))?;
     let names: Vec<String> = columns.into_iter().map(|(name, ..)| name).collect();
-    let foreign_keys = read_foreign_keys(connection, name, &names)?;
-    let row_count = row_count.unsigned_abs();
-    Ok(SourceTable {
-        rows: read_rows(connection, name, &names)?,
-        columns: read_columns(connection, name, &names, &affinities, row_count)?,
-        name: name.to_owned(),
+    let mut table = SourceTable {
+        name: name.clone(),
         primary_key: key,
-        foreign_keys,
-        row_count,
-    })
+        foreign_keys: read_foreign_keys(connection, name, &names)?,
+        row_count: row_count.unsigned_abs(),
+        ..SourceTable::default()
+    };
+    if table.row_count > most_rows {
+        let row_id = listed.has_row_ids.then(|| row_id_name(&names)).flatten();
+        let sample = RowSample::choose(connection, name, row_id, (table.row_count, most_rows))?;
+        table.sample = Some(sample);
+    }
+    table.rows = read_rows(connection, name, &names, table.sample.as_ref())?;
+    table.columns = read_columns(connection, &table, &names, &affinities)?;
+    Ok(table)
 }
 
 fn read_columns(
     connection: &Connection,
-    table: &str,
+    table: &SourceTable,
     names: &[String],
     affinities: &[&'static str],
-    row_count: u64,
 ) -> rusqlite::Result<Vec<SourceColumn>> {
-    let column = |(name, affinity): (&String, &&'static str)| {
-        // DISTINCT skips NULL, so the counts differ if a value is missing.
-        let sql = format!(
-            "SELECT count(DISTINCT {}) FROM {}",
-            quoted(name),
-            quoted(table)
-        );
-        let distinct = connection.query_row(&sql, [], |row| row.get::<_, i64>(0))?;
+    let column = |(index, name): (usize, &String)| {
         Ok(SourceColumn {
             name: name.clone(),
-            affinity,
-            is_unique: row_count > 0 && distinct.unsigned_abs() == row_count,
+            affinity: affinities[index],
+            is_unique: has_different_values(table, index) && is_unique(connection, table, name)?,
+            has_more_values: has_more_values(connection, table, (index, name))?,
         })
     };
-    names.iter().zip(affinities).map(column).collect()
+    names.iter().enumerate().map(column).collect()
+}
+
+/// Whether the rows that were read have different values of a column. Only then they are counted in
+/// the whole table, which may take a temporary file.
+fn has_different_values(table: &SourceTable, column: usize) -> bool {
+    let mut seen = BTreeSet::new();
+    table.rows.iter().all(|row| {
+        let text = match &row[column] {
+            SqlValue::Null | SqlValue::Blob(_) => return false,
+            SqlValue::Integer(number) => Cow::Owned(number.to_string()),
+            SqlValue::Real(number) => Cow::Owned(number.to_string()),
+            SqlValue::Text(text) => Cow::Borrowed(text.as_str()),
+        };
+        seen.insert(text)
+    })
+}
+
+fn is_unique(connection: &Connection, table: &SourceTable, name: &str) -> rusqlite::Result<bool> {
+    // DISTINCT skips NULL, so the counts differ if a value is missing.
+    let (name, of) = (quoted(name), quoted(&table.name));
+    let sql = format!("SELECT count(DISTINCT {name}) FROM {of}");
+    let distinct = connection.query_row(&sql, [], |row| row.get::<_, i64>(0))?;
+    Ok(table.row_count > 0 && distinct.unsigned_abs() == table.row_count)
+}
+
+/// Whether a column of two values has others in the rows that were not read: then it is no flag.
+fn has_more_values(
+    connection: &Connection,
+    table: &SourceTable,
+    (index, name): (usize, &str),
+) -> rusqlite::Result<bool> {
+    if table.sample.is_none() {
+        return Ok(false);
+    }
+    let mut values: Vec<&SqlValue> = Vec::new();
+    for value in table.rows.iter().map(|row| &row[index]) {
+        if *value != SqlValue::Null && !values.contains(&value) {
+            values.push(value);
+        }
+        if values.len() > 2 {
+            break;
+        }
+    }
+    if values.len() != 2 {
+        return Ok(false);
+    }
+    let (name, of) = (quoted(name), quoted(&table.name));
+    let sql = format!("SELECT EXISTS (SELECT 1 FROM {of} WHERE {name} NOT IN (?1, ?2))");
+    connection.query_row(&sql, params_from_iter(values), |row| row.get(0))
 }
 
 /// Returns the affinity of a declared type, by SQLite's rules.
@@ -159,60 +284,105 @@ fn read_foreign_keys(
     Ok(keys.collect())
 }
 
-fn read_rows(
-    connection: &Connection,
-    table: &str,
-    names: &[String],
-) -> rusqlite::Result<Vec<Vec<SqlValue>>> {
-    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
-    let (columns, table) = (names.join(", "), quoted(table));
-    let sql = format!("SELECT {columns} FROM {table} LIMIT {MOST_ROWS}");
-    let mut statement = connection.prepare(&sql)?;
-    let rows = statement.query_map([], |row| {
-        (0..names.len())
-            .map(|index| row.get_ref(index).map(value))
-            .collect()
-    })?;
-    rows.collect()
-}
-
-/// Bytes of a value that are kept. Questions ask about no column with longer texts or with BLOBs,
-/// and the rows of such a table would not fit into memory.
-const MOST_VALUE_BYTES: usize = 1_024;
-
-fn value(cell: ValueRef<'_>) -> SqlValue {
-    let kept = |bytes: &[u8]| bytes[..bytes.len().min(MOST_VALUE_BYTES)].to_vec();
-    match cell {
-        ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) => {
-                let most = text.len().min(MOST_VALUE_BYTES);
-                let end = (0..=most).rev().find(|&at| text.is_char_boundary(at));
-                SqlValue::Text(text[..end.unwrap_or(0)].to_owned())
-            }
-            Err(_) => SqlValue::Blob(kept(bytes)),
-        },
-        ValueRef::Null => SqlValue::Null,
-        ValueRef::Integer(number) => SqlValue::Integer(number),
-        ValueRef::Real(number) => SqlValue::Real(number),
-        ValueRef::Blob(bytes) => SqlValue::Blob(kept(bytes)),
-    }
-}
-
-/// Returns the share of the values of a column that another column has, per mille, or none if
-/// there is no value.
+/// Returns the share of the values of a column that the key of another table has, per mille, or
+/// none if there is no value. They are the values of the rows that were read.
 pub(super) fn inclusion(
     connection: &Connection,
-    (table, column): (&str, &str),
-    (parent, key): (&str, &str),
+    (table, column): (&SourceTable, usize),
+    (parent, key): (&SourceTable, usize),
 ) -> rusqlite::Result<Option<u64>> {
-    let [table, column, parent, key] = [table, column, parent, key].map(quoted);
+    let [column, key] = [&table.columns[column], &parent.columns[key]].map(|it| quoted(&it.name));
+    let (clause, row_ids) = RowSample::clause(table.sample.as_ref());
+    let (table, parent) = (quoted(&table.name), quoted(&parent.name));
     let sql = format!(
         "SELECT count(*), count(CASE WHEN value IN (SELECT {key} FROM {parent}) THEN 1 END) FROM \
-         (SELECT {column} AS value FROM {table} WHERE {column} IS NOT NULL LIMIT {MOST_ROWS})"
+         (SELECT {column} AS value FROM {table} {clause}) WHERE value IS NOT NULL"
     );
-    let (all, found) = connection.query_row(&sql, [], |row| {
+    let (all, found) = connection.query_row(&sql, params_from_iter(row_ids), |row| {
         Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))
     })?;
     let (all, found) = (all.unsigned_abs(), found.unsigned_abs());
     Ok((all > 0).then(|| found * 1000 / all))
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    /// A thousand rows. The later half refers to no day, and one row is neither late nor not.
+    const LOG: &str =
+        "CREATE TABLE days (id INTEGER PRIMARY KEY); INSERT INTO days VALUES (1), (2);
+        CREATE TABLE log (rowid TEXT, at INTEGER, day INTEGER, is_late INTEGER, is_new INTEGER);
+        WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 1000)
+        INSERT INTO log SELECT 'r', i, CASE WHEN i < 500 THEN 1 ELSE 3 END,
+            CASE i WHEN 995 THEN 2 ELSE i / 10 % 2 END, i / 10 % 2 FROM n;";
+
+    fn database(sql: &str) -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(sql).unwrap();
+        connection
+    }
+
+    #[test]
+    fn a_large_table_is_read_evenly() {
+        let connection = database(LOG);
+        let read = read_at_most(&connection, 100, 1_000_000).unwrap();
+        let [days, log] = read.tables.as_slice() else {
+            panic!("{:?}", read.left_out)
+        };
+        let at = log.rows.iter().map(|row| row[1].clone());
+        let expected = (0..100).map(|place| SqlValue::Integer(10 * place));
+        assert!(at.eq(expected), "{:?}", log.rows);
+        assert_eq!(log.row_count, 1000);
+        assert_eq!(
+            log.sample_note(),
+            " in the rows that were read (100 of 1000)"
+        );
+        let more = log.columns.iter().map(|it| it.has_more_values);
+        assert_eq!(more.collect::<Vec<_>>(), [false, false, false, true, false]);
+        let share = inclusion(&connection, (log, 2), (days, 0)).unwrap();
+        assert_eq!(share, Some(500), "not that of the first rows");
+        assert!(days.sample.is_none() && days.sample_note().is_empty());
+    }
+
+    #[test]
+    fn all_tables_together_have_a_bounded_number_of_cells() {
+        let connection = database(LOG);
+        let read = read_at_most(&connection, 100, 60).unwrap();
+        let rows: Vec<usize> = read.tables.iter().map(|it| it.rows.len()).collect();
+        assert_eq!(rows, [2, 10], "60 cells of 6 columns");
+    }
+
+    #[test]
+    fn a_column_that_could_be_a_key_is_counted_in_the_whole_table() {
+        let connection = database(
+            "CREATE TABLE t (id INTEGER, gap TEXT, twice REAL, late INTEGER, photo BLOB);
+             WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 100)
+             INSERT INTO t SELECT i, iif(i = 0, NULL, i), i / 10, iif(i = 99, 98, i),
+                 CAST(i AS BLOB) FROM n;
+             CREATE TABLE u (a)",
+        );
+        let read = read_at_most(&connection, 50, 1000).unwrap();
+        let unique = read.tables[0].columns.iter().map(|it| it.is_unique);
+        let expected = [true, false, false, false, false];
+        assert_eq!(unique.collect::<Vec<_>>(), expected);
+        assert!(!read.tables[1].columns[0].is_unique, "there is no row");
+    }
+
+    #[test]
+    fn faults_of_the_machine_are_no_faults_of_a_table() {
+        for (code, expected) in [
+            (ffi::SQLITE_FULL, true),
+            (ffi::SQLITE_IOERR, true),
+            (ffi::SQLITE_NOMEM, true),
+            (ffi::SQLITE_ERROR, false),
+            (ffi::SQLITE_CORRUPT, false),
+            (ffi::SQLITE_TOOBIG, false),
+        ] {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            assert_eq!(is_of_machine(&error), expected, "{error}");
+        }
+    }
 }

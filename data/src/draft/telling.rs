@@ -140,11 +140,11 @@ impl Drafter<'_> {
         }
     }
 
-    /// Whether a bound divides the values of a column.
+    /// Whether a bound divides the values of a column: some are smaller, and some are greater.
     fn is_inside(&self, id: ColumnId, bound: &SqlValue) -> bool {
         let [least, greatest] = self.described.ranges[id.table][id.column];
         match bound {
-            SqlValue::Text(date) => self.is_between_days(id, date),
+            SqlValue::Text(date) => self.divides_days(id, date),
             SqlValue::Integer(number) => {
                 let number = *number as f64;
                 least < number && number < greatest
@@ -153,15 +153,21 @@ impl Drafter<'_> {
         }
     }
 
-    /// Whether no value is a time of the day `date`. Such a time is after the day for SQL and not
-    /// for a person.
-    fn is_between_days(&self, id: ColumnId, date: &str) -> bool {
-        let is_time = |value: &SqlValue| match value {
-            SqlValue::Text(text) => text.len() > date.len() && text.starts_with(date),
-            _ => false,
-        };
-        let rows = &self.described.rows[id.table];
-        !rows.iter().any(|row| is_time(&row[id.column]))
+    /// Whether some values are before the day `date`, some are after it, and none is a time of this
+    /// day. Such a time is after the day for SQL and not for a person.
+    fn divides_days(&self, id: ColumnId, date: &str) -> bool {
+        let (mut has_earlier, mut has_later) = (false, false);
+        for row in &self.described.rows[id.table] {
+            let SqlValue::Text(text) = &row[id.column] else {
+                continue;
+            };
+            if text.len() > date.len() && text.starts_with(date) {
+                return false;
+            }
+            has_earlier |= text.as_str() < date;
+            has_later |= text.as_str() > date;
+        }
+        has_earlier && has_later
     }
 }
 

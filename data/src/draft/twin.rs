@@ -1,7 +1,6 @@
 //! Resampled copies of a database. A question whose answer is the same on all of them does not
 //! depend on the data.
 
-use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, params_from_iter};
 
 use super::links::Links;
@@ -31,8 +30,10 @@ pub(super) fn resampled(
         transaction.execute_batch(&format!("CREATE TABLE {name} ({})", columns.join(", ")))?;
         let marks = vec!["?"; table.columns.len()].join(", ");
         let mut insert = transaction.prepare(&format!("INSERT INTO {name} VALUES ({marks})"))?;
-        for row in rows(table, links.keys[index], rng) {
-            insert.execute(params_from_iter(row))?;
+        for places in rows(table, links.keys[index], rng) {
+            let cells = places.iter().enumerate();
+            let cells = cells.map(|(column, row)| &table.rows[*row][column]);
+            insert.execute(params_from_iter(cells))?;
         }
         let linked = links.links.iter().filter(|link| link.table == index);
         let indexed = links.keys[index]
@@ -49,7 +50,8 @@ pub(super) fn resampled(
     Ok(connection)
 }
 
-fn rows(table: &SourceTable, key: Option<usize>, rng: &mut RngStream) -> Vec<Vec<SqlValue>> {
+/// Returns the rows of a copy. Each cell is the place of the row whose value it has.
+fn rows(table: &SourceTable, key: Option<usize>, rng: &mut RngStream) -> Vec<Vec<usize>> {
     let count = table.rows.len();
     if count == 0 {
         return Vec::new();
@@ -58,9 +60,9 @@ fn rows(table: &SourceTable, key: Option<usize>, rng: &mut RngStream) -> Vec<Vec
     let mut kept: Vec<usize> = (0..count).collect();
     rng.shuffle(&mut kept);
     kept.truncate(count - (missing.max(1) as usize).min(count - 1));
-    let columns: Vec<Vec<SqlValue>> = (0..table.columns.len())
+    let columns: Vec<Vec<usize>> = (0..table.columns.len())
         .map(|column| {
-            let sources: Vec<usize> = if key == Some(column) {
+            if key == Some(column) {
                 kept.clone()
             } else if table.columns[column].is_unique {
                 let mut order = kept.clone();
@@ -68,12 +70,10 @@ fn rows(table: &SourceTable, key: Option<usize>, rng: &mut RngStream) -> Vec<Vec
                 order
             } else {
                 kept.iter().map(|_| rng.below(count)).collect()
-            };
-            let values = sources.iter().map(|row| table.rows[*row][column].clone());
-            values.collect()
+            }
         })
         .collect();
-    let row = |row: usize| columns.iter().map(|column| column[row].clone()).collect();
+    let row = |row: usize| columns.iter().map(|column| column[row]).collect();
     (0..kept.len()).map(row).collect()
 }
 

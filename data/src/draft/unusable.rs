@@ -11,6 +11,14 @@ const MOST_CHARACTERS: usize = 60;
 const MOST_WORDS: usize = 8;
 /// The percentage of rows without a value from which a column is not asked about.
 const MOSTLY_MISSING_PERCENT: usize = 90;
+/// Reasons that other rows of the table may contradict.
+const WITHOUT_VALUE: &str = "has no value";
+const MOSTLY_MISSING: &str = "is nearly always missing";
+
+/// Whether a reason is about all rows of a table, so that it may be wrong if not all were read.
+pub(super) fn is_about_all_rows(reason: &str) -> bool {
+    [WITHOUT_VALUE, MOSTLY_MISSING].contains(&reason)
+}
 
 /// Returns why a column is not asked about.
 pub(super) fn reason(
@@ -49,10 +57,10 @@ pub(super) fn reason(
         return Some("has a name that few readers would understand; give it words");
     }
     if statistics.values() == 0 {
-        return Some("has no value");
+        return Some(WITHOUT_VALUE);
     }
     if missing * 100 >= statistics.rows * MOSTLY_MISSING_PERCENT {
-        return Some("is nearly always missing");
+        return Some(MOSTLY_MISSING);
     }
     if statistics.blobs > 0 {
         return Some("has binary values or text that is not UTF-8");

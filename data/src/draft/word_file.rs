@@ -231,16 +231,12 @@ mod tests {
     fn database() -> SourceDatabase {
         let column = |name: &str| SourceColumn {
             name: name.to_owned(),
-            affinity: "TEXT",
-            is_unique: false,
+            ..SourceColumn::default()
         };
         let table = SourceTable {
             name: "Order Lines".to_owned(),
             columns: vec![column("Qty"), column("status")],
-            primary_key: Vec::new(),
-            foreign_keys: Vec::new(),
-            row_count: 0,
-            rows: Vec::new(),
+            ..SourceTable::default()
         };
         SourceDatabase {
             tables: vec![table],

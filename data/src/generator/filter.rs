@@ -33,6 +33,8 @@ pub(crate) enum DropReason {
 pub(crate) struct AcceptedQuery {
     pub(crate) answer_type: AnswerType,
     pub(crate) answer: Value,
+    /// The rows that the answer was made of.
+    pub(crate) rows: Vec<Vec<SqlValue>>,
     pub(crate) tables: Vec<String>,
 }
 
@@ -96,6 +98,7 @@ pub(crate) fn judge(
     Ok(AcceptedQuery {
         answer_type,
         answer,
+        rows: gold.rows,
         tables: gold.tables,
     })
 }

@@ -38,6 +38,22 @@ impl CsvRecord {
     }
 }
 
+/// Refuses a header of one name that holds another delimiter than the file should have.
+///
+/// # Errors
+/// Names the delimiter, and says how to save the file.
+pub(crate) fn check_delimiter(names: &[String]) -> Result<(), String> {
+    let [name] = names else { return Ok(()) };
+    let mut delimiters = [';', '\t', '|', ','].into_iter();
+    match delimiters.find(|it| name.contains(*it)) {
+        Some(delimiter) => Err(format!(
+            "line 1: one column, whose name holds {delimiter:?}; save the file with commas, or as \
+             .tsv with tabs, between the cells"
+        )),
+        None => Ok(()),
+    }
+}
+
 /// A reader of records.
 pub(crate) struct CsvReader<R> {
     input: R,

@@ -7,7 +7,6 @@ use super::column_type::ColumnType;
 use super::external::{self, ExportAs, ExternalSchema, ExternalTable};
 use super::table::{ColumnKind, TableSpec};
 use crate::DataError;
-use crate::sql_text::quoted;
 
 /// The schema whose tables keep their names.
 const MAIN_SCHEMA: &str = "main";
@@ -70,27 +69,16 @@ fn duckdb(file: &Path) -> Command {
 }
 
 fn copy(table: &ExternalTable) -> Result<String, DataError> {
-    let columns = table.columns.iter().map(|(name, export)| {
-        let name = quoted(name);
-        let text = match export {
-            ExportAs::Text(_) => format!("CAST({name} AS VARCHAR)"),
-            ExportAs::Hex => format!("hex({name})"),
-            ExportAs::Utc => format!("CAST({name} AT TIME ZONE 'UTC' AS VARCHAR)"),
-            ExportAs::Json => format!("CAST(to_json({name}) AS VARCHAR)"),
-        };
-        format!("{text} AS {name}")
+    let columns = table.select_list(|name, export| match export {
+        ExportAs::Text(_) => format!("CAST({name} AS VARCHAR)"),
+        ExportAs::Hex => format!("hex({name})"),
+        ExportAs::Utc => format!("CAST({name} AT TIME ZONE 'UTC' AS VARCHAR)"),
+        ExportAs::Json => format!("CAST(to_json({name}) AS VARCHAR)"),
     });
-    let columns: Vec<String> = columns.collect();
-    let csv = &table.spec.csv;
-    let csv = csv
-        .to_str()
-        .ok_or_else(|| DataError::format(csv, "the path is not UTF-8; choose another folder"))?;
     Ok(format!(
-        "COPY (SELECT {} FROM {}.{}) TO {} (FORMAT csv, HEADER true);\n",
-        columns.join(", "),
-        quoted(&table.schema),
-        quoted(&table.table),
-        external::literal(csv)
+        "COPY (SELECT {columns} FROM {}) TO {} (FORMAT csv, HEADER true);\n",
+        table.quoted_name(),
+        external::literal(table.csv_path()?)
     ))
 }
 

@@ -6,10 +6,10 @@
 
 use std::path::Path;
 
-use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{Connection, ErrorCode};
 
+use crate::sql::harden;
 use crate::sql_text::{SqlToken, first_keyword, normal_form, sql_tokens};
 use crate::{DataError, is_sql_function, text};
 
@@ -72,14 +72,7 @@ fn limit(connection: &mut Connection, dump_bytes: u64) -> rusqlite::Result<()> {
         "PRAGMA page_size = {PAGE_BYTES}; PRAGMA max_page_count = {pages}; PRAGMA journal_mode = \
          MEMORY; PRAGMA synchronous = OFF; PRAGMA foreign_keys = OFF;"
     ))?;
-    for (option, on) in [
-        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
-        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
-        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
-        (DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA, false),
-    ] {
-        connection.set_db_config(option, on)?;
-    }
+    harden(connection)?;
     connection.authorizer(Some(authorize))?;
     let budget = STEPS + STEPS_PER_BYTE * dump_bytes;
     let mut steps = 0;

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::column_type::ColumnType;
 use super::table::{self, ColumnKind, ColumnSpec, ForeignKeySpec, TableSpec};
 use crate::DataError;
+use crate::sql_text::quoted;
 
 /// The bytes of a program's complaint that an error repeats.
 const MAX_COMPLAINT_BYTES: usize = 2000;
@@ -78,6 +79,37 @@ pub(super) struct ExternalTable {
     pub(super) table: String,
     pub(super) columns: Vec<(String, ExportAs)>,
     pub(super) spec: TableSpec,
+}
+
+impl ExternalTable {
+    /// Returns the columns of a `SELECT` that writes each cell as text. `written` makes the text of
+    /// a quoted name.
+    pub(super) fn select_list(&self, written: impl Fn(&str, ExportAs) -> String) -> String {
+        let column = |(name, export): &(String, ExportAs)| {
+            let name = quoted(name);
+            format!("{} AS {name}", written(&name, *export))
+        };
+        let columns: Vec<String> = self.columns.iter().map(column).collect();
+        columns.join(", ")
+    }
+
+    /// Returns the quoted name of the table in its database.
+    pub(super) fn quoted_name(&self) -> String {
+        format!("{}.{}", quoted(&self.schema), quoted(&self.table))
+    }
+
+    /// Returns the path of the CSV file as a script can name it.
+    ///
+    /// # Errors
+    /// The path is not UTF-8, or has a control character.
+    pub(super) fn csv_path(&self) -> Result<&str, DataError> {
+        let csv = &self.spec.csv;
+        let text = csv.to_str().filter(|it| !it.contains(char::is_control));
+        text.ok_or_else(|| {
+            let problem = "the path is not UTF-8 or has a control character; choose another folder";
+            DataError::format(csv, problem)
+        })
+    }
 }
 
 /// Gives each table a name in SQLite and a CSV file in `folder`. A table of `main_schema` keeps its

@@ -103,34 +103,23 @@ fn psql(address: &str) -> Command {
 }
 
 fn copy(table: &ExternalTable) -> Result<String, DataError> {
-    let columns = table.columns.iter().map(|(name, export)| {
-        let name = quoted(name);
-        let text = match export {
-            ExportAs::Text(_) => format!("{name}::text"),
-            ExportAs::Hex => format!("encode({name}, 'hex')"),
-            ExportAs::Utc => format!("({name} AT TIME ZONE 'UTC')::text"),
-            ExportAs::Json => format!("to_json({name})::text"),
-        };
-        format!("{text} AS {name}")
+    let columns = table.select_list(|name, export| match export {
+        ExportAs::Text(_) => format!("{name}::text"),
+        ExportAs::Hex => format!("encode({name}, 'hex')"),
+        ExportAs::Utc => format!("({name} AT TIME ZONE 'UTC')::text"),
+        ExportAs::Json => format!("to_json({name})::text"),
     });
-    let columns: Vec<String> = columns.collect();
     let key: Vec<String> = table.spec.primary_key.iter().map(|it| quoted(it)).collect();
     let order = match key.is_empty() {
         true => String::new(),
         false => format!(" ORDER BY {}", prefixed(&key)),
     };
-    let csv = &table.spec.csv;
-    let csv = csv
-        .to_str()
-        .filter(|it| !it.contains(char::is_control))
-        .ok_or_else(|| DataError::format(csv, "not a path for psql; choose another folder"))?;
     // Within the quotes of psql a backslash escapes.
-    let csv = csv.replace('\\', "\\\\").replace('\'', "\\'");
+    let csv = table.csv_path()?.replace('\\', "\\\\").replace('\'', "\\'");
     Ok(format!(
-        "\\o '{csv}'\nCOPY (SELECT {} FROM {}.{} AS t{order}) TO STDOUT WITH (FORMAT csv, HEADER);\n",
-        columns.join(", "),
-        quoted(&table.schema),
-        quoted(&table.table),
+        "\\o '{csv}'\nCOPY (SELECT {columns} FROM {} AS t{order}) TO STDOUT WITH (FORMAT csv, \
+         HEADER);\n",
+        table.quoted_name(),
     ))
 }
 

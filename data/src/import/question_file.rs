@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::csv_text::CsvReader;
+use super::csv_text::{CsvReader, check_delimiter};
 use crate::{DataError, text};
 
 /// The largest question file, which is read at once.
@@ -78,6 +78,7 @@ fn of_csv(bytes: &[u8], delimiter: u8) -> Result<Vec<FileRecord>, String> {
     let header = reader.next_record()?;
     let header = header.ok_or("is empty; write a first line with the names of the fields")?;
     let names: Vec<String> = header.cells.into_iter().map(|it| it.text).collect();
+    check_delimiter(&names)?;
     let mut records = Vec::new();
     while let Some(record) = reader.next_record()? {
         if record.is_blank() {
@@ -241,6 +242,12 @@ mod tests {
             ("a.csv", "", "is empty"),
             ("a.csv", "question,sql\n", "holds no record"),
             ("a.csv", "question,sql\na,SELECT 1, 2\n", "line 2: 3 cells"),
+            (
+                "a.csv",
+                "question;sql\na;SELECT 1, 2\n",
+                "line 1: one column, whose name holds ';'; save the file with commas",
+            ),
+            ("a.tsv", "question,sql\na,SELECT 1\n", "holds ','"),
             (
                 "a.csv",
                 "question,sql\na,\"SELECT 1\nb,c\n",

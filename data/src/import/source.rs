@@ -12,6 +12,9 @@ const SQLITE_HEADER: &[u8] = b"SQLite format 3\0";
 const DUCKDB_HEADER: &[u8] = b"DUCK";
 /// DuckDB's mark follows the checksum of the page.
 const DUCKDB_HEADER_AT: usize = 8;
+const PARQUET_HEADER: &[u8] = b"PAR1";
+/// An Excel file is a ZIP file of XML files.
+const ZIP_HEADER: &[u8] = b"PK\x03\x04";
 
 /// A database to import.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,6 +195,11 @@ fn kind_of(path: &Path) -> Result<SourceKind, DataError> {
     if is_duckdb {
         return Ok(SourceKind::DuckDb);
     }
+    if head.starts_with(PARQUET_HEADER) {
+        let problem = "is a Parquet file; make a DuckDB file of it with DuckDB's program, `duckdb \
+                       new.duckdb \"CREATE TABLE t AS FROM 'a.parquet'\"`, and give that";
+        return Err(DataError::format(path, problem));
+    }
     match extension.as_str() {
         "sql" | "dump" => Ok(SourceKind::SqlDump),
         "csv" | "tsv" => Err(DataError::format(
@@ -202,6 +210,11 @@ fn kind_of(path: &Path) -> Result<SourceKind, DataError> {
         "gz" | "zip" | "bz2" | "xz" | "zst" => {
             Err(DataError::format(path, "is compressed; unpack it first"))
         }
+        _ if head.starts_with(ZIP_HEADER) => Err(DataError::format(
+            path,
+            "is an Excel file (.xlsx), or another ZIP file; save each sheet as a CSV file, and \
+             give the folder of these",
+        )),
         _ => Err(DataError::format(
             path,
             "is neither a SQLite file nor a DuckDB file (an encrypted one is neither); give one, a \
@@ -255,6 +268,13 @@ mod tests {
             ("a.csv", "a,b\n", "put the file into a folder"),
             ("a.sql.gz", "...", "unpack"),
             ("a.db", "text", "neither a SQLite file"),
+            (
+                "sales.parquet",
+                "PAR1...",
+                "CREATE TABLE t AS FROM 'a.parquet'",
+            ),
+            ("sales.xlsx", "PK\u{3}\u{4}...", "save each sheet as a CSV"),
+            ("sales.zip", "PK\u{3}\u{4}...", "unpack"),
         ] {
             let path = dir.path().join(file);
             std::fs::write(&path, content).unwrap();

@@ -1,8 +1,8 @@
 //! Divides questions into `train`, `eval` and `eval-unseen/database`.
 //!
-//! Invariant: all wordings of a query on a database are in the same split, and a database of
-//! `eval-unseen/database` has no question in another split. What a record says about its split
-//! counts. The rest depends on the seed, the names of the databases and the queries alone, so that
+//! Invariant: all wordings and spellings of a query on a database are in the same split, and a
+//! database of `eval-unseen/database` has no question in another split. What a record says about its
+//! split counts. The rest depends on the seed, the names of the databases and the queries alone, so that
 //! a new question does not move the others.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +22,10 @@ const DATABASES_PER_UNSEEN: usize = 5;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SplitQuery {
     pub(crate) database: String,
-    /// The SQL in a form that wordings share.
+    /// What all spellings of the SQL have in common.
     pub(crate) query: String,
+    /// The SQL in the spelling of the record. The first spelling of a query draws its split.
+    pub(crate) spelling: String,
     /// The split that the record names.
     pub(crate) given: Option<String>,
 }
@@ -150,33 +152,31 @@ fn drawn<'a>(
     unseen: &BTreeSet<&str>,
     named: &BTreeMap<(&str, &str), &'static str>,
 ) -> BTreeMap<(&'a str, &'a str), &'static str> {
-    let free = queries
-        .iter()
-        .filter(|it| !unseen.contains(it.database.as_str()));
-    let keys = free.map(|it| (it.database.as_str(), it.query.as_str()));
-    let keys: BTreeSet<_> = keys.filter(|key| !named.contains_key(key)).collect();
-    let percentile = |key: &(&str, &str)| hash::percentile(&["import-eval", seed, key.0, key.1]);
-    let mut drawn: BTreeMap<_, _> = keys
-        .iter()
-        .map(|key| {
-            (
-                *key,
-                if percentile(key) < EVAL_PERCENT {
-                    EVAL
-                } else {
-                    TRAIN
-                },
-            )
-        })
-        .collect();
+    let mut spellings: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+    for it in queries {
+        let key = (it.database.as_str(), it.query.as_str());
+        if !unseen.contains(key.0) && !named.contains_key(&key) {
+            spellings.entry(key).or_insert(&it.spelling);
+        }
+    }
+    let drawn_split = |(key, spelling): (&(&'a str, &'a str), &&str)| {
+        let percentile = hash::percentile(&["import-eval", seed, key.0, spelling]);
+        let split = if percentile < EVAL_PERCENT {
+            EVAL
+        } else {
+            TRAIN
+        };
+        (*key, split)
+    };
+    let mut drawn: BTreeMap<_, _> = spellings.iter().map(drawn_split).collect();
     for (wanted, other) in [(EVAL, TRAIN), (TRAIN, EVAL)] {
         let has_wanted = drawn.values().chain(named.values()).any(|it| *it == wanted);
         let others = drawn.values().filter(|it| **it == other).count();
         if !has_wanted && others > 1 {
-            let smallest = keys
-                .iter()
-                .min_by_key(|key| hash::name_hash(&["import-eval", seed, key.0, key.1]));
-            drawn.extend(smallest.map(|key| (*key, wanted)));
+            let smallest = spellings.iter().min_by_key(|(key, spelling)| {
+                hash::name_hash(&["import-eval", seed, key.0, spelling])
+            });
+            drawn.extend(smallest.map(|(key, _)| (*key, wanted)));
         }
     }
     drawn
@@ -190,6 +190,7 @@ mod tests {
         SplitQuery {
             database: database.to_owned(),
             query: query.to_owned(),
+            spelling: query.to_owned(),
             given: given.map(str::to_owned),
         }
     }
@@ -223,6 +224,27 @@ mod tests {
         let mut more = queries.clone();
         more.push(query("d0", "another", None));
         assert_eq!(splits(&more, 1)[..200], first, "a new query moves no other");
+    }
+
+    #[test]
+    fn the_first_spelling_of_a_query_draws_for_all() {
+        for number in 0..20 {
+            let first = query("d", &format!("q{number}"), None);
+            let other = SplitQuery {
+                spelling: format!("q {number}"),
+                ..first.clone()
+            };
+            let mut queries = vec![
+                query("d", "more", None),
+                query("d", "even more", None),
+                first,
+            ];
+            let one = splits(&queries, 1);
+            queries.push(other);
+            let two = splits(&queries, 1);
+            assert_eq!(two[..3], one, "q{number}");
+            assert_eq!(two[3], two[2], "q{number}");
+        }
     }
 
     #[test]

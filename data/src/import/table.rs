@@ -8,7 +8,7 @@ use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, params_from_iter};
 
 use super::column_type::{ColumnGuess, ColumnType};
-use super::csv_text::{CsvReader, CsvRecord};
+use super::csv_text::{CsvReader, CsvRecord, check_delimiter};
 use crate::DataError;
 use crate::sql_text::quoted;
 
@@ -210,15 +210,8 @@ fn header(record: &CsvRecord, spec: &TableSpec) -> Result<Vec<String>, String> {
             names.len()
         ));
     }
-    if let ([name], None) = (names.as_slice(), &spec.columns)
-        && let Some(delimiter) = [';', '\t', '|', ',']
-            .into_iter()
-            .find(|it| name.contains(*it))
-    {
-        return Err(format!(
-            "line 1: one column, whose name holds {delimiter:?}; save the file with commas, or as \
-             .tsv with tabs, between the cells"
-        ));
+    if spec.columns.is_none() {
+        check_delimiter(&names)?;
     }
     for (index, name) in names.iter().enumerate() {
         let same = |it: &&String| it.eq_ignore_ascii_case(name);

@@ -161,6 +161,45 @@ fn a_file_that_is_given_twice_repeats_its_questions() {
     assert_eq!(dataset.questions.len(), 1);
 }
 
+/// White space, comments and case make no other query.
+#[test]
+fn spellings_of_a_query_are_in_one_split() {
+    let desk = Desk::new();
+    let database = desk.database("shop.db", SHOP);
+    let one = "SELECT count(*) FROM items WHERE kind=1";
+    let other = "select COUNT( * ) from items where kind = 1 ;";
+    let records = json!([
+        {"question": "How many?", "sql": one},
+        {"question": "How many are there?", "sql": other},
+        {"question": "How many?", "sql": other},
+        {"question": "How many in all?", "sql": "SELECT count(*) FROM items"},
+    ]);
+    let file = desk.write("q.json", records.to_string());
+    let report = desk.import(&[&database], &[&file]).unwrap();
+    assert_eq!(report.left_out.len(), 1);
+    assert_parts(&report.left_out[0].reason, &["repeats question and SQL"]);
+    let dataset = Dataset::open(&desk.out(), None).unwrap();
+    let questions = dataset.questions.iter();
+    let splits = questions.filter(|it| it.gold_sql.contains("kind"));
+    let splits: Vec<&str> = splits.map(|it| it.split.as_str()).collect();
+    assert_eq!(splits.len(), 2);
+    assert_eq!(splits[0], splits[1]);
+}
+
+/// The import, the check and the sandbox of the agents have the same clock.
+#[test]
+fn the_present_of_gold_sql_is_one_moment() {
+    let desk = Desk::new();
+    let database = desk.database("shop.db", SHOP);
+    for (sql, answer) in [
+        ("SELECT date('now')", "\"2024-01-01\""),
+        ("SELECT current_timestamp", "\"2024-01-01 00:00:00\""),
+        ("SELECT strftime('%f', 'now')", "\"00.000\""),
+    ] {
+        assert_eq!(desk.answer(&database, sql).0, answer, "{sql}");
+    }
+}
+
 #[test]
 fn several_databases_need_names() {
     let desk = Desk::new();
@@ -185,8 +224,13 @@ fn question_files_that_cannot_be_read_are_refused() {
     for (name, content, parts) in [
         (
             "q.csv",
-            &b"question;sql\n\xc4rger;SELECT 1\n"[..],
+            &b"question,sql\n\xc4rger,SELECT 1\n"[..],
             &["q.csv: line 2: not UTF-8"][..],
+        ),
+        (
+            "q.csv",
+            b"question;sql\nHow many?;SELECT 1\n",
+            &["q.csv: line 1: one column", "';'", "commas"],
         ),
         (
             "q.csv",

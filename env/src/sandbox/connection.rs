@@ -15,11 +15,8 @@ pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags_and_vfs(
-        data::immutable_uri(path),
-        flags,
-        process::FILE_SYSTEM,
-    )?;
+    let connection =
+        Connection::open_with_flags_and_vfs(data::immutable_uri(path), flags, data::FIXED_CLOCK)?;
     without_lookaside(&connection)?;
     harden(&connection)?;
     Ok(connection)

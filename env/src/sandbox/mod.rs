@@ -2,8 +2,8 @@
 //!
 //! The layers: a file that cannot be written (`connection.rs`); an authorizer that allows SELECT,
 //! the schema's own tables and listed functions; SQLite's limits on sizes (`limits.rs`); a budget
-//! of work units (`meter.rs`, `functions.rs`, `collations.rs`); a cap on memory (`memory.rs`); a
-//! constant clock (`process.rs`); and a wall clock behind them all.
+//! of work units (`meter.rs`, `functions.rs`, `collations.rs`); a cap on memory (`memory.rs`); the
+//! constant clock of gold SQL (`process.rs`); and a wall clock behind them all.
 //! Invariant: the same database, statement and limits give the same rows or the same error, except
 //! for [`Failure::WallClock`]. Callers treat that one as a fault of the machine and not as a result
 //! (see `environment.rs`). Work that units do not count, above all arithmetic on texts of thousands

@@ -1,32 +1,19 @@
 //! What the sandbox changes for the whole process: SQLite's allocator, its page cache, and one more
-//! file system.
+//! file system, which has the clock of gold SQL ([`data::FIXED_CLOCK`]).
 //!
 //! Invariant: SQLite accepts an allocator only before its first use, by any crate. So it is set
 //! before `main` where the platform allows that, elsewhere when the first environment opens. Too
 //! late is an error, never a weaker sandbox. Connections that are not charged and do not use that
 //! file system are not affected.
 
-use std::{
-    ffi::{CStr, c_int},
-    mem::MaybeUninit,
-    ptr::null_mut,
-    sync::OnceLock,
-};
+use std::{ffi::c_int, mem::MaybeUninit, sync::OnceLock};
 
 use rusqlite::ffi;
 
 use super::{memory, page_cache};
 
-/// File system that reads files as SQLite's own does and reports a constant time.
-pub(super) const FILE_SYSTEM: &CStr = c"sqlenv";
-
-/// 2024-01-01 00:00:00 UTC, as a Julian day in milliseconds.
-const NOW_JULIAN_MILLISECONDS: i64 = 212_570_827_200_000;
-const DAY_MILLISECONDS: f64 = 86_400_000.0;
-
-/// SQLite's result codes for the allocator and for the file system.
+/// SQLite's result code for the allocator.
 static ALLOCATOR: OnceLock<c_int> = OnceLock::new();
-static CLOCK: OnceLock<c_int> = OnceLock::new();
 
 #[cfg(any(target_os = "linux", target_os = "macos"))]
 #[used]
@@ -44,12 +31,9 @@ static BEFORE_MAIN: extern "C" fn() = {
 /// # Errors
 /// SQLite's code: `SQLITE_MISUSE` where it was in use before it could be given an allocator.
 pub(super) fn prepare() -> rusqlite::Result<()> {
-    let mut code = *ALLOCATOR.get_or_init(set_allocator);
+    let code = *ALLOCATOR.get_or_init(set_allocator);
     if code == ffi::SQLITE_OK {
-        code = *CLOCK.get_or_init(register_clock);
-    }
-    if code == ffi::SQLITE_OK {
-        return Ok(());
+        return data::register_fixed_clock();
     }
     let remedy = "SQLite was in use before the sandbox could set its allocator; open an \
                   environment before anything else in the process opens a database";
@@ -79,37 +63,4 @@ fn set_allocator() -> c_int {
         .find(|code| *code != ffi::SQLITE_OK)
         .unwrap_or(ffi::SQLITE_OK)
     }
-}
-
-fn register_clock() -> c_int {
-    // SAFETY: the default file system lives for ever and is only read; the copy is leaked, so it
-    // does too.
-    unsafe {
-        let code = ffi::sqlite3_initialize();
-        let own = ffi::sqlite3_vfs_find(std::ptr::null());
-        if code != ffi::SQLITE_OK || own.is_null() {
-            return ffi::SQLITE_ERROR;
-        }
-        let mut copy = Box::new(own.read());
-        copy.zName = FILE_SYSTEM.as_ptr();
-        copy.pNext = null_mut();
-        copy.xCurrentTime = Some(current_time);
-        copy.xCurrentTimeInt64 = Some(current_time_milliseconds);
-        ffi::sqlite3_vfs_register(Box::leak(copy), 0)
-    }
-}
-
-unsafe extern "C" fn current_time(_: *mut ffi::sqlite3_vfs, days: *mut f64) -> c_int {
-    // SAFETY: SQLite passes a place for the result.
-    unsafe { days.write(NOW_JULIAN_MILLISECONDS as f64 / DAY_MILLISECONDS) };
-    ffi::SQLITE_OK
-}
-
-unsafe extern "C" fn current_time_milliseconds(
-    _: *mut ffi::sqlite3_vfs,
-    milliseconds: *mut i64,
-) -> c_int {
-    // SAFETY: SQLite passes a place for the result.
-    unsafe { milliseconds.write(NOW_JULIAN_MILLISECONDS) };
-    ffi::SQLITE_OK
 }

@@ -10,7 +10,7 @@ use rusqlite::{
 
 use super::{Call, LINEAR, NATIVE, SqlOutput};
 use crate::{
-    sandbox::{connection, limits, memory::uncharged, process},
+    sandbox::{connection, limits, memory::uncharged},
     settings::SqlLimits,
 };
 
@@ -29,8 +29,7 @@ pub(super) struct Builtin(Mutex<Connection>);
 impl Builtin {
     pub(super) fn open(limits: &SqlLimits) -> rusqlite::Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection =
-            Connection::open_in_memory_with_flags_and_vfs(flags, process::FILE_SYSTEM)?;
+        let connection = Connection::open_in_memory_with_flags_and_vfs(flags, data::FIXED_CLOCK)?;
         connection::without_lookaside(&connection)?;
         limits::set(&connection, limits)?;
         connection.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 32)?;

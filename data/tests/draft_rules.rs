@@ -1,0 +1,117 @@
+//! Tests what drafted questions ask about, on small databases that are made for it.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper of a test fails as the test does"
+)]
+
+use data::{DatabaseSource, Dataset, DraftSettings, DraftSource, DraftedDatabase, Question, draft};
+
+/// Drafts questions about a database that the SQL makes.
+fn drafted(sql: &str, count: usize) -> (DraftedDatabase, Vec<Question>) {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = (dir.path().join("d.sqlite"), dir.path().join("out"));
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    connection.execute_batch(sql).unwrap();
+    drop(connection);
+    let source = DraftSource {
+        database: DatabaseSource::parse(file.to_str().unwrap()).unwrap(),
+        words: None,
+    };
+    let settings = DraftSettings {
+        sources: vec![source],
+        seed: 1,
+        count,
+        licence: "NOASSERTION".to_owned(),
+    };
+    let mut report = draft(&out, &settings, &mut |_| {}).unwrap();
+    let checked = data::check(&out, None).unwrap();
+    assert!(checked.is_clean(), "{checked}");
+    let questions = Dataset::open(&out, None).unwrap().questions;
+    (report.databases.remove(0), questions)
+}
+
+/// The first event is on the first day of 2020, and no event is earlier.
+#[test]
+fn a_day_in_a_condition_has_earlier_and_later_ones() {
+    let (_, questions) = drafted(
+        "CREATE TABLE events (id INTEGER PRIMARY KEY, title TEXT, held_on TEXT, guests INTEGER);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+         INSERT INTO events SELECT i, 'Fair ' || char(65 + i % 26) || i,
+            printf('20%d-%02d-%02d', 20 + i % 4, 1 + i * 7 % 12, 1 + i * 11 % 28),
+            5 + i * 17 % 75 FROM n",
+        150,
+    );
+    let has = |day: &str| questions.iter().any(|it| it.gold_sql.contains(day));
+    assert!(has("'2021-01-01'") || has("'2022-01-01'"));
+    assert!(!has("'2020-01-01'"), "it excludes nothing");
+}
+
+/// All prices are within one per cent, so the verifier takes the average of all rooms for that of
+/// some.
+#[test]
+fn an_answer_depends_on_the_condition() {
+    let (database, questions) = drafted(
+        "CREATE TABLE rooms (id INTEGER PRIMARY KEY, name TEXT, kind TEXT, price REAL,
+            beds INTEGER);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+         INSERT INTO rooms SELECT i, 'Room ' || char(65 + i % 26) || i,
+            trim(substr('single double suite  ', i % 3 * 7 + 1, 7)), 100 + i % 2 / 2.0,
+            1 + i * 37 % 80 FROM n",
+        200,
+    );
+    let most_beds = (0..60).map(|i| 1 + i * 37 % 80).max().unwrap();
+    for question in &questions {
+        let sql = &question.gold_sql;
+        assert!(
+            !sql.starts_with("SELECT avg(price) FROM rooms WHERE"),
+            "{sql}"
+        );
+        if sql.starts_with("SELECT max(beds) FROM rooms WHERE") {
+            assert!(question.gold_answer != most_beds, "{sql}");
+        }
+    }
+    let dropped = &database.dropped;
+    assert!(
+        dropped.contains_key("does not need its condition"),
+        "{dropped:?}"
+    );
+}
+
+/// The oldest rows have no channel, and the last one is neither paid nor not.
+#[test]
+fn a_large_table_is_described_by_old_and_new_rows() {
+    let (database, questions) = drafted(
+        "CREATE TABLE sales (id INTEGER PRIMARY KEY, channel TEXT, voucher TEXT, amount INTEGER,
+            is_paid INTEGER);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 25000)
+         INSERT INTO sales SELECT i,
+            iif(i < 22000, NULL, trim(substr('web  shop phone', i % 3 * 5 + 1, 5))), NULL,
+            5 + i * 37 % 400, iif(i = 24999, 2, i % 2) FROM n",
+        40,
+    );
+    let notes = &database.notes;
+    let note = "sales.voucher has no value in the rows that were read (20000 of 25000)";
+    assert!(notes.iter().any(|it| it == note), "{notes:#?}");
+    assert!(!notes.iter().any(|it| it.contains("channel")), "{notes:#?}");
+    let has = |column: &str| questions.iter().any(|it| it.gold_sql.contains(column));
+    assert!(has("channel") && !has("is_paid"));
+}
+
+#[test]
+fn days_that_are_stored_as_numbers_are_not_averaged() {
+    let (database, questions) = drafted(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, order_date INTEGER, amount INTEGER);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+         INSERT INTO orders SELECT i, 20200101 + i * 7 % 12 * 100 + i * 11 % 28,
+            5 + i * 37 % 400 FROM n",
+        60,
+    );
+    let note = "orders.order_date has dates as numbers; store them as text (YYYY-MM-DD) to ask \
+                about them";
+    let notes = &database.notes;
+    assert!(notes.iter().any(|it| it == note), "{notes:#?}");
+    assert!(!questions.is_empty());
+    let mut queries = questions.iter().map(|it| &it.gold_sql);
+    assert!(!queries.any(|sql| sql.contains("order_date")));
+}
