@@ -124,7 +124,19 @@ impl Sampler {
         settings: &EngineSettings,
     ) -> Result<Self, ActorError> {
         let (device, dtype) = (decoder.device(), decoder.dtype());
-        let token_bytes = KvCache::token_bytes(decoder.config(), dtype);
+        let most = decoder.config().max_positions;
+        if context_tokens > most {
+            let reason = format!(
+                "is {context_tokens}, but the model was trained for contexts of {most} tokens; \
+                 lower learner.rollout.max_context_tokens, or raise max_position_embeddings in the \
+                 model's config.json if the model is meant to extrapolate"
+            );
+            return Err(ActorError::Setting {
+                field: "rollout.max_context_tokens",
+                reason,
+            });
+        }
+        let token_bytes = KvCache::token_bytes(decoder.config(), decoder.backend(), dtype);
         let free_bytes = policy::free_memory(device);
         let slots = settings.affordable_slots(token_bytes * context_tokens, free_bytes);
         Ok(Self {

@@ -124,9 +124,8 @@ pub(crate) fn check_text_files(run_dir: &Path, model: &Model) -> Result<()> {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));
             }
         };
-        let given = model.files.iter().find(|(file, _)| file == name);
         ensure!(
-            known.as_ref() == given.map(|(_, content)| content),
+            model.has_file(name, known.as_deref()),
             "{} was trained with another {name} than the model to start from has; continue it \
              with the model and the version of the program that started it, or start a new run",
             run_dir.display()

@@ -32,8 +32,9 @@ fn cache_folders() -> Vec<PathBuf> {
 /// Returns the model folder that `model` names.
 ///
 /// # Errors
-/// It is a run without a model, or a name that is not in the cache. A path that is neither is
-/// returned as it is, so that opening it names what it lacks.
+/// It is a run without a model, a GGUF file that does not exist, or a name that is not in the
+/// cache. A path that is none of these is returned as it is, so that opening it names what it
+/// lacks.
 pub(crate) fn find(model: &Path) -> Result<PathBuf> {
     find_in(model, &cache_folders())
 }
@@ -42,9 +43,19 @@ fn find_in(model: &Path, caches: &[PathBuf]) -> Result<PathBuf> {
     if model.join("config.toml").is_file() && !model.join("config.json").exists() {
         return of_run(model);
     }
+    if model.exists() {
+        return Ok(model.to_owned());
+    }
+    if model.extension().is_some_and(|ending| ending == "gguf") {
+        bail!(
+            "{}: no such file; a model is a folder, which `sqlenv import-gguf FILE DIR` makes of \
+             a GGUF file",
+            model.display()
+        );
+    }
     match hub_name(model) {
-        Some(name) if !model.exists() => of_cache(&name, caches),
-        _ => Ok(model.to_owned()),
+        Some(name) => of_cache(&name, caches),
+        None => Ok(model.to_owned()),
     }
 }
 
@@ -146,6 +157,20 @@ mod tests {
         assert!(fault.contains("`sqlenv train --resume`"), "{fault}");
         fs::create_dir(run.path().join("model")).unwrap();
         assert_eq!(find_in(run.path(), &[]).unwrap(), run.path().join("model"));
+    }
+
+    #[test]
+    fn a_gguf_file_is_imported_first() {
+        for path in ["model.gguf", "org/name.gguf", "/nowhere/model.gguf"] {
+            let fault = find_in(Path::new(path), &[]).unwrap_err().to_string();
+            assert!(
+                fault.contains(path) && fault.contains("`sqlenv import-gguf FILE DIR`"),
+                "{fault}"
+            );
+        }
+        // Opening one that exists says the same.
+        let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+        assert_eq!(find_in(file.path(), &[]).unwrap(), file.path());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::{
 const MOST_LINES: usize = 12;
 const MOST_CHARACTERS: usize = 400;
 /// The context of an episode, if the model has as much.
-const LONG_CONTEXT_TOKENS: usize = 4096;
+const LONG_CONTEXT_TOKENS: u32 = 4096;
 
 /// Lets a policy play and prints the episode.
 pub(crate) async fn play(
@@ -33,9 +33,12 @@ pub(crate) async fn play(
 ) -> Result<()> {
     let model = model(policy, &config)?;
     // One episode needs little memory, so it may have more context than an episode of a training.
-    let most = model.config.max_positions.min(LONG_CONTEXT_TOKENS) as u32;
+    let positions = u32::try_from(model.config.max_positions).unwrap_or(u32::MAX);
     let rollout = &mut config.learner.rollout;
-    rollout.max_context_tokens = rollout.max_context_tokens.max(most);
+    rollout.max_context_tokens = rollout
+        .max_context_tokens
+        .max(LONG_CONTEXT_TOKENS)
+        .min(positions);
     let Asked {
         env,
         question,
@@ -181,20 +184,7 @@ fn transcript(episode: &EpisodeRecord, gold: Option<&Question>) -> String {
         let (answer, sql) = (answer_text(question), &question.gold_sql);
         let _ = write!(text, "{verdict}\nGold answer: {answer}\nGold SQL: {sql}\n");
     }
-    printable(&text)
-}
-
-/// Escapes control characters, with which a database could control the terminal.
-fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_control() && !"\n\t".contains(character) {
-            out.extend(character.escape_default());
-        } else {
-            out.push(character);
-        }
-    }
-    out
+    text
 }
 
 /// Formats an action that is not an answer, with its result.

@@ -229,21 +229,22 @@ pub(crate) fn base_model(config: &ModelConfig, seed: u64, placement: Placement) 
 }
 
 /// Opens a model folder on the CPU, in the dtype in which the model computes. A chat template that
-/// shows no tools gets them.
+/// does not print tool calls as they are read gets a prelude that states tools and calls.
 pub(crate) fn open_model(dir: &Path, placement: Placement) -> Result<Model> {
     let (_, dtype) = placement.open(&Model::config_in(dir)?)?;
     with_tools(Model::open(dir, &Device::Cpu, dtype)?, dir)
 }
 
-/// Returns the model of a folder with a chat template that shows tools.
+/// Returns the model of a folder with a chat template that prints tool calls as they are read.
 pub(crate) fn with_tools(model: Model, dir: &Path) -> Result<Model> {
     if model.chat.prints_tool_calls() {
         return Ok(model);
     }
     tracing::warn!(
         model = %dir.display(),
-        "the chat template prints no tool calls: prompts state the tools in the system message, and \
-         models that are saved have a template that does so"
+        "the chat template does not print tool calls as they are read, which is <tool_call> and \
+         JSON with a name and arguments: prompts state the tools and this format in the system \
+         message, and models that are saved have a template that does so"
     );
     Ok(model.with_tools_in_template()?)
 }

@@ -9,7 +9,7 @@ use half::bf16;
 
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
-use crate::ops::{AttentionMetadata, BLOCK, Backend, KvPages, TensorPages, cached_attention};
+use crate::ops::{AttentionMetadata, Backend, KvPages, TensorPages, cached_attention};
 use crate::packed_rows::PackedRow;
 use crate::page_tables::PageTables;
 
@@ -73,15 +73,15 @@ impl KvCache {
         })
     }
 
-    /// Returns the bytes that one token takes in a cache for weights in a dtype.
-    pub fn token_bytes(config: &DecoderConfig, dtype: DType) -> usize {
-        const KEYS_AND_VALUES: usize = 2;
-        // Pages of bf16 on the CPU are padded to whole blocks of a product.
-        let head_dim = match dtype {
-            DType::BF16 => config.head_dim.next_multiple_of(BLOCK),
-            _ => config.head_dim,
+    /// Returns the bytes that one token takes in the cache of a decoder on this backend whose
+    /// weights have a dtype. On the CPU this includes the padding of pages.
+    pub fn token_bytes(config: &DecoderConfig, backend: Backend, dtype: DType) -> usize {
+        let head_bytes = match backend {
+            Backend::CpuF32 => KvPages::<f32>::token_bytes(config.head_dim),
+            Backend::CpuBf16 => KvPages::<bf16>::token_bytes(config.head_dim),
+            Backend::TensorOps => TensorPages::token_bytes(config.head_dim, dtype),
         };
-        KEYS_AND_VALUES * config.layers * config.kv_heads * head_dim * dtype.size_in_bytes()
+        config.layers * config.kv_heads * head_bytes
     }
 
     /// Returns the number of slots.

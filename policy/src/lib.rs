@@ -18,6 +18,7 @@ pub mod gguf;
 mod kv_cache;
 mod large_stack;
 mod model;
+mod model_files;
 pub mod ops;
 mod packed_rows;
 mod page_tables;

@@ -1,8 +1,10 @@
 //! A model as a Hugging Face folder: config, weights, tokenizer and chat template.
 //!
 //! Invariant: a model that was opened can be saved and opened again with the same files and the
-//! same weights. A folder that `save` puts in place is complete and on the disk.
+//! same weights; only the dtype in `config.json` follows that of the weights. A folder that `save`
+//! puts in place is complete and on the disk.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
@@ -11,28 +13,10 @@ use candle_core::{DType, Device};
 use crate::chat::{self, Chat};
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
-use crate::weight_files::check_finite;
+use crate::model_files::{self, CONFIG, ModelFiles};
+use crate::weight_files::{self, check_finite};
 use crate::weights::Weights;
-use crate::{durable, regular_file, tokenizer};
-
-const CONFIG_FILE: &str = "config.json";
-const WEIGHTS_FILE: &str = "model.safetensors";
-
-/// The files of a folder that belong to the model, besides its weights, and the most bytes that
-/// each may have. All but the config and the tokenizer are optional.
-const FILES: [(&str, u64); 10] = [
-    (CONFIG_FILE, MIB),
-    ("generation_config.json", MIB),
-    ("tokenizer.json", 64 * MIB),
-    ("tokenizer_config.json", 16 * MIB),
-    ("chat_template.jinja", MIB),
-    ("special_tokens_map.json", 16 * MIB),
-    ("added_tokens.json", 16 * MIB),
-    ("vocab.json", 64 * MIB),
-    ("merges.txt", 64 * MIB),
-    ("LICENSE", MIB),
-];
-const MIB: u64 = 1 << 20;
+use crate::{durable, tokenizer};
 
 /// A policy's config, weights and text files, without a decoder.
 #[derive(Debug, Clone)]
@@ -54,9 +38,9 @@ impl Model {
     /// # Errors
     /// [`PolicyError`] names the file that is missing, malformed or unsupported.
     pub fn open(dir: &Path, device: &Device, dtype: DType) -> Result<Self> {
-        let files = read_files(dir)?;
+        let files = model_files::read(dir, |_| true)?;
         let in_dir = |error| within(dir, error);
-        let config = config_of(&files).map_err(in_dir)?;
+        let config = ModelFiles(&files).config().map_err(in_dir)?;
         let chat = chat_of(&files, &config).map_err(in_dir)?;
         let weights = Weights::load(dir, &config, device, dtype)?;
         Ok(Self {
@@ -72,9 +56,9 @@ impl Model {
     /// # Errors
     /// [`PolicyError`] names the file that is missing, malformed or unsupported.
     pub fn config_in(dir: &Path) -> Result<DecoderConfig> {
-        let config = read_file(dir, (CONFIG_FILE, MIB))?;
-        let files: Vec<_> = config.into_iter().collect();
-        config_of(&files).map_err(|error| within(dir, error))
+        let files = model_files::read(dir, |name| name == CONFIG)?;
+        let config = ModelFiles(&files).config();
+        config.map_err(|error| within(dir, error))
     }
 
     /// Opens a Hugging Face folder, but draws the weights at random. Weights in the folder are not
@@ -83,9 +67,11 @@ impl Model {
     /// # Errors
     /// [`PolicyError`] names the file that is missing, malformed or unsupported.
     pub fn random(dir: &Path, seed: u64) -> Result<Self> {
-        let files = read_files(dir)?;
-        let weights = Weights::random(&config_of(&files)?, seed).map_err(|e| within(dir, e))?;
-        Self::from_files(files, weights).map_err(|e| within(dir, e))
+        let files = model_files::read(dir, |_| true)?;
+        let in_dir = |error| within(dir, error);
+        let config = ModelFiles(&files).config().map_err(in_dir)?;
+        let weights = Weights::random(&config, seed).map_err(in_dir)?;
+        Self::from_files(files, weights).map_err(in_dir)
     }
 
     /// Builds a model of files that are in memory, as an actor receives them from the learner.
@@ -93,8 +79,8 @@ impl Model {
     /// # Errors
     /// [`PolicyError`] names the file or tensor that is missing or does not fit.
     pub fn from_files(files: Vec<(String, Vec<u8>)>, weights: Weights) -> Result<Self> {
-        check_names(&files)?;
-        let config = config_of(&files)?;
+        model_files::check_names(&files)?;
+        let config = ModelFiles(&files).config()?;
         for (name, tensor) in weights.iter() {
             check_finite(name, tensor)?;
         }
@@ -107,12 +93,13 @@ impl Model {
     }
 
     /// Returns the model with a chat template that states tools in the system message, and prints
-    /// tool calls. For a model whose own template does not ([`Chat::prints_tool_calls`]).
+    /// tool calls as they are read. For a model whose own template does not
+    /// ([`Chat::prints_tool_calls`]).
     ///
     /// # Errors
     /// [`PolicyError`] names the file that is malformed.
     pub fn with_tools_in_template(mut self) -> Result<Self> {
-        let template = chat::with_tools(&self.files)?;
+        let template = chat::with_tools(ModelFiles(&self.files))?;
         chat::replace_template(&mut self.files, template)?;
         self.chat = chat_of(&self.files, &self.config)?;
         Ok(self)
@@ -122,9 +109,24 @@ impl Model {
     /// already are shared, not copied.
     pub fn to(&self, device: &Device, dtype: DType) -> Result<Self> {
         Ok(Self {
+            config: self.config.clone(),
             weights: self.weights.to(device, dtype)?,
-            ..self.clone()
+            chat: self.chat.clone(),
+            files: self.files.clone(),
         })
+    }
+
+    /// Returns whether the model has `content` as its file `name`, or no such file if it is absent.
+    /// The dtype that `config.json` states does not count, because [`Self::save`] writes that of
+    /// the weights.
+    pub fn has_file(&self, name: &str, content: Option<&[u8]>) -> bool {
+        let own = ModelFiles(&self.files).bytes(name);
+        match (own, content) {
+            (Some(own), Some(content)) if name == CONFIG => {
+                model_files::is_config_of_one_model(own, content)
+            }
+            _ => own == content,
+        }
     }
 
     /// Checks that [`Self::save`] can write `dir`: it does not exist, it is empty, or it holds a
@@ -142,7 +144,7 @@ impl Model {
     }
 
     fn check_free(dir: &Path) -> Result<()> {
-        let is_model = [CONFIG_FILE, WEIGHTS_FILE]
+        let is_model = [CONFIG, weight_files::FILE]
             .iter()
             .all(|name| dir.join(name).is_file());
         let is_free = is_model
@@ -163,6 +165,8 @@ impl Model {
     /// synced beside `dir` first, so that `dir` is never half a model. A crash between the two
     /// renames leaves the old model beside `dir` as `.NAME.sqlenv-old`.
     ///
+    /// The `config.json` states the dtype of the weights, in which transformers loads them.
+    ///
     /// # Errors
     /// Those of [`Self::check_target`], or a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
@@ -170,70 +174,19 @@ impl Model {
         let temporary = beside(dir, "partial")?;
         durable::remove_folder(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
         fs::create_dir_all(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
+        let dtype = self.weights.dtype();
         for (name, content) in &self.files {
             let path = temporary.join(name);
-            durable::write(&path, content).map_err(|error| PolicyError::file(&path, error))?;
+            let content = match dtype {
+                Some(dtype) if name == CONFIG => model_files::with_dtype(content, dtype)?,
+                _ => Cow::Borrowed(content.as_slice()),
+            };
+            durable::write(&path, &content).map_err(|error| PolicyError::file(&path, error))?;
         }
         self.weights.save(&temporary)?;
         durable::replace_folder(dir, &temporary, &beside(dir, "old")?)
             .map_err(|error| PolicyError::file(dir, error))
     }
-}
-
-/// Returns the decoder's config among `files`.
-pub(crate) fn config_of(files: &[(String, Vec<u8>)]) -> Result<DecoderConfig> {
-    let (_, bytes) = files
-        .iter()
-        .find(|(name, _)| name == CONFIG_FILE)
-        .ok_or_else(|| {
-            PolicyError::file(
-                CONFIG_FILE,
-                "missing: a Hugging Face model folder describes its architecture there",
-            )
-        })?;
-    let text = std::str::from_utf8(bytes).map_err(|error| PolicyError::file(CONFIG_FILE, error))?;
-    DecoderConfig::from_json(text)
-}
-
-fn read_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
-    let read = FILES
-        .iter()
-        .filter_map(|file| read_file(dir, *file).transpose());
-    read.collect()
-}
-
-/// Returns the name and the content of one of [`FILES`]; none if there is no such file.
-fn read_file(dir: &Path, (name, most): (&str, u64)) -> Result<Option<(String, Vec<u8>)>> {
-    if !dir.is_dir() {
-        let reason = "no such folder; a model folder holds config.json, tokenizer.json and \
-                      model.safetensors";
-        return Err(PolicyError::file(dir, reason));
-    }
-    // A link that leads out of the folder would send a file of this machine to every actor.
-    let read = regular_file::inside(dir, name).and_then(|path| regular_file::read(&path, most));
-    match read {
-        Ok(content) => Ok(Some((name.to_owned(), content))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(PolicyError::file(dir.join(name), error)),
-    }
-}
-
-/// Checks that files from elsewhere are those of a model, each once: they are written under these
-/// names.
-fn check_names(files: &[(String, Vec<u8>)]) -> Result<()> {
-    for (index, (name, content)) in files.iter().enumerate() {
-        let known = FILES.iter().find(|(known, _)| known == name);
-        let is_twice = files[..index].iter().any(|(earlier, _)| earlier == name);
-        match known {
-            Some((_, most)) if !is_twice && content.len() as u64 <= *most => {}
-            _ => {
-                let reason = "is not a file of a model, or there twice, or too large; run the \
-                              same program on both sides";
-                return Err(PolicyError::file(name, reason));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Returns the chat among `files`, whose tokens must have rows in the embedding.

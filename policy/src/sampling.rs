@@ -129,12 +129,15 @@ pub fn sample_rows(
     rows: &[(SamplingSettings, Coordinates)],
 ) -> Result<Vec<Sampled>> {
     if backend.has_kernels() {
-        let logits: Vec<Vec<f32>> = logits.to_vec2()?;
-        let pairs = logits.iter().zip(rows);
-        let sampled = pairs.map(|(logits, (settings, coordinates))| {
-            sample(logits, vocabulary_size, settings, coordinates)
+        let (_, columns) = logits.dims2()?;
+        let sampled = ops::read([logits], |[logits]| {
+            let pairs = logits.chunks(columns).zip(rows);
+            let sampled = pairs.map(|(logits, (settings, coordinates))| {
+                sample(logits, vocabulary_size, settings, coordinates)
+            });
+            Ok(sampled.collect())
         });
-        return Ok(sampled.collect());
+        return Ok(sampled?);
     }
     let draws: Vec<RowSampling> = rows.iter().map(row_draw).collect();
     let drawn = ops::draw_rows(logits, vocabulary_size, &draws)?.into_iter();

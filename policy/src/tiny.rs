@@ -11,7 +11,8 @@ mod tokenizer;
 use candle_core::{DType, Device};
 
 use crate::error::Result;
-use crate::model::{Model, config_of};
+use crate::model::Model;
+use crate::model_files::ModelFiles;
 use crate::weights::Weights;
 
 pub use tokenizer::train_tokenizer;
@@ -30,7 +31,7 @@ pub fn base() -> Result<Model> {
 /// Builds the embedded policy with random weights.
 pub fn model(seed: u64) -> Result<Model> {
     let files = files();
-    let weights = Weights::random(&config_of(&files)?, seed)?;
+    let weights = Weights::random(&ModelFiles(&files).config()?, seed)?;
     Model::from_files(files, weights)
 }
 

@@ -73,6 +73,13 @@ fn wrong_folders_are_named() {
     let dir = place.path().join("model");
     let error = |dir: &Path| open(dir).unwrap_err().to_string();
     assert!(error(&dir).contains("no such folder"), "{}", error(&dir));
+    let file = place.path().join("model.gguf");
+    fs::write(&file, "GGUF").unwrap();
+    let message = error(&file);
+    assert!(
+        message.contains("model.gguf: is a file") && message.contains("sqlenv import-gguf"),
+        "{message}"
+    );
 
     tiny::model(7).unwrap().save(&dir).unwrap();
     for name in [
@@ -91,7 +98,47 @@ fn wrong_folders_are_named() {
         fs::write(dir.join("config.json"), content).unwrap();
         let file = dir.join("config.json").display().to_string();
         assert!(error(&dir).contains(&file), "{}", error(&dir));
+        let error = Model::random(&dir, 0).unwrap_err().to_string();
+        assert!(error.contains(&file), "{error}");
     }
+}
+
+/// transformers loads a model in the dtype that its config states.
+#[test]
+fn a_saved_config_states_the_dtype_of_the_weights() {
+    let place = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| place.path().join(name));
+    let config = |dir: &Path| fs::read(dir.join("config.json")).unwrap();
+    let stated = |dir: &Path| {
+        let json: serde_json::Value = serde_json::from_slice(&config(dir)).unwrap();
+        json["torch_dtype"].clone()
+    };
+    let wide = tiny::model(7).unwrap();
+    let narrow = wide.to(&Device::Cpu, DType::BF16).unwrap();
+    narrow.save(&first).unwrap();
+    assert_eq!(stated(&first), "bfloat16");
+    narrow.save(&second).unwrap();
+    assert_eq!(config(&first), config(&second));
+
+    // The same files open as the same model, whose config stays as it is.
+    let opened = Model::open(&first, &Device::Cpu, DType::BF16).unwrap();
+    assert_eq!(opened.config, wide.config);
+    opened.save(&second).unwrap();
+    assert_eq!(config(&first), config(&second));
+    let widened = open(&first).unwrap();
+    widened.save(&second).unwrap();
+    assert_eq!(stated(&second), "float32");
+
+    // A run goes on whichever dtype its checkpoints have.
+    for dir in [&first, &second] {
+        assert!(wide.has_file("config.json", Some(&config(dir))));
+        assert!(narrow.has_file("config.json", Some(&config(dir))));
+    }
+    let other = String::from_utf8(config(&first)).unwrap();
+    let other = other.replace("10000.0", "20000.0");
+    assert!(!wide.has_file("config.json", Some(other.as_bytes())));
+    assert!(!wide.has_file("config.json", None));
+    assert!(wide.has_file("LICENSE", None) && !wide.has_file("LICENSE", Some(b"")));
 }
 
 /// A folder from a stranger: a pipe would wait for ever, a device has no end, and a link would send

@@ -293,3 +293,72 @@ fn templates_that_rewrite_past_turns_are_continued() {
         "\n<|im_start|>tool\n1. 6<|im_end|>\n<|im_start|>assistant\n"
     );
 }
+
+/// A model's files with some replaced or added.
+fn files_with<'a>(
+    replaced: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Vec<(String, Vec<u8>)> {
+    let mut files = tiny::files();
+    for (name, content) in replaced {
+        files.retain(|(file, _)| file != name);
+        files.push((name.to_owned(), content.as_bytes().to_vec()));
+    }
+    files
+}
+
+/// As in transformers, the map does not count where there is an `added_tokens_decoder`.
+#[test]
+fn older_folders_name_special_tokens_in_a_map() {
+    const TEMPLATE: &str = "{{ bos_token }}|{{ unk_token }}|{% for m in messages %}\
+        {{ m.content }}<|im_end|>{% endfor %}";
+    let map = r#"{"bos_token": {"content": "<|im_start|>", "special": true}, "unk_token": null}"#;
+    let config = r#"{"bos_token": "<other>", "unk_token": "<unk>", "pad_token": "<pad>""#;
+    let hello = [Message::new(ChatRole::User, "Hi")];
+    for (more, expected) in [
+        ("}", "<|im_start|>||Hi<|im_end|>"),
+        (
+            r#", "added_tokens_decoder": {}}"#,
+            "<other>|<unk>|Hi<|im_end|>",
+        ),
+    ] {
+        let config = format!("{config}{more}");
+        let files = files_with([
+            ("chat_template.jinja", TEMPLATE),
+            ("tokenizer_config.json", config.as_str()),
+            ("special_tokens_map.json", map),
+        ]);
+        let chat = Chat::from_files(&files).unwrap();
+        assert_eq!(chat.render(&hello, &[], false).unwrap(), expected);
+    }
+    let broken = [("special_tokens_map.json", "{")];
+    let error = Chat::from_files(&files_with(broken)).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("special_tokens_map.json: not JSON"),
+        "{error}"
+    );
+}
+
+/// Of the ids that the files list, those without a token are left out.
+#[test]
+fn the_config_lists_ends_if_nothing_else_does() {
+    let config = ("config.json", r#"{"eos_token_id": [868, 4000000]}"#);
+    let listed = files_with([config]);
+    assert_eq!(
+        Chat::from_files(&listed).unwrap().stop_ids(),
+        [1023, 1022, 868]
+    );
+    let single = files_with([("config.json", r#"{"eos_token_id": 868}"#)]);
+    assert_eq!(
+        Chat::from_files(&single).unwrap().stop_ids(),
+        [1023, 1022, 868]
+    );
+    for (generation, expected) in [
+        ("{}", &[1023, 1022][..]),
+        (r#"{"eos_token_id": 3}"#, &[1023, 1022, 3][..]),
+    ] {
+        let files = files_with([config, ("generation_config.json", generation)]);
+        assert_eq!(Chat::from_files(&files).unwrap().stop_ids(), expected);
+    }
+}

@@ -1,5 +1,6 @@
-//! Tests models whose chat template prints no tool calls, such as SmolLM2's. The expected text was
-//! made by jinja2 3.1.6 with the settings of transformers, from the same prelude and template.
+//! Tests models whose chat template prints no tool calls, such as SmolLM2's, or prints them in
+//! another format than is read, such as Llama 3's. The expected text was made by jinja2 3.1.6 with
+//! the settings of transformers, from the same prelude and SmolLM2's template.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -7,6 +8,46 @@ use policy::{Chat, ChatRole, Message, Model, ToolCall, tiny};
 use serde_json::{Value, json};
 
 const CHATML: &str = include_str!("golden/chat/templates/smollm2_chatml.jinja");
+/// A template of the structure of Llama 3.2's: the arguments of a call are `parameters`, and
+/// results are JSON.
+const LLAMA: &str = r#"
+{%- if tools is not defined %}
+    {%- set tools = none %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set instructions = messages[0]['content'] | trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set instructions = '' %}
+{%- endif %}
+{{- '<|im_start|>system\n' }}
+{%- if tools is not none %}
+    {{- 'Respond with {"name": function name, "parameters": dictionary of arguments}.\n\n' }}
+    {%- for tool in tools %}
+        {{- tool | tojson(indent=4) }}
+        {{- '\n\n' }}
+    {%- endfor %}
+{%- endif %}
+{{- instructions + '<|im_end|>\n' }}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}
+        {{- '<|im_start|>ipython\n' }}
+        {{- message.content | tojson }}
+    {%- elif message.tool_calls %}
+        {%- set call = message.tool_calls[0].function %}
+        {{- '<|im_start|>' + message.role + '\n{"name": "' + call.name + '", "parameters": ' }}
+        {{- call.arguments | tojson }}
+        {{- '}' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\n' }}
+        {{- message.content | trim }}
+    {%- endif %}
+    {{- '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+"#;
 const WITH_TOOLS: &str = r#"<|im_start|>system
 Use tools.
 
@@ -37,14 +78,18 @@ How many?<|im_end|>
 "#;
 
 fn model() -> Model {
+    with_template(CHATML)
+}
+
+fn with_template(template: &str) -> Model {
     let mut files = tiny::files();
     for (name, content) in &mut files {
         if name == "chat_template.jinja" {
-            *content = CHATML.into();
+            *content = template.into();
         }
         if name == "tokenizer_config.json" {
             let mut config: Value = serde_json::from_slice(content).unwrap();
-            config["chat_template"] = CHATML.into();
+            config["chat_template"] = template.into();
             *content = config.to_string().into_bytes();
         }
     }
@@ -82,16 +127,77 @@ fn a_template_without_tools_gets_them_in_hermes_format() {
     assert!(text.starts_with("<|im_start|>system\n# Tools\n"), "{text}");
 }
 
+/// What a model writes in such a format would be read as no call.
+#[test]
+fn a_template_with_another_format_of_calls_gets_that_of_hermes() {
+    let before = with_template(LLAMA);
+    let text = render(&before.chat, &conversation(), &tools());
+    let call = r#"{"name": "query", "parameters": {"sql": "SELECT 'é'"}}<|im_end|>"#;
+    assert!(
+        text.contains(call) && text.contains("ipython\n\"1. 3\"<|im_end|>"),
+        "{text}"
+    );
+    assert!(!before.chat.prints_tool_calls());
+    let after = before.with_tools_in_template().unwrap();
+    assert!(after.chat.prints_tool_calls());
+    assert_eq!(render(&after.chat, &conversation(), &tools()), WITH_TOOLS);
+}
+
+/// The tags alone are not the format, and neither is the JSON without them.
+#[test]
+fn calls_are_printed_as_they_are_read_or_not_at_all() {
+    for (call, is_read) in [
+        (
+            r#"<tool_call>{"name": "NAME", "arguments": ARGUMENTS}</tool_call>"#,
+            true,
+        ),
+        (
+            r#"<tool_call>{"arguments": ARGUMENTS, "name": "NAME"}"#,
+            true,
+        ),
+        (
+            r#"<tool_call> such as </tool_call><tool_call>{"name": "NAME", "arguments": {}}"#,
+            true,
+        ),
+        (
+            r#"<tool_call>{"name": "NAME", "parameters": ARGUMENTS}</tool_call>"#,
+            false,
+        ),
+        (
+            r#"<tool_call>NAME ARGUMENTS "arguments"</tool_call>"#,
+            false,
+        ),
+        (
+            r#"<tool_call>{"name": "other", "arguments": ARGUMENTS}</tool_call>"#,
+            false,
+        ),
+        (r#"{"name": "NAME", "arguments": ARGUMENTS}"#, false),
+    ] {
+        let call = call
+            .replace("NAME", "' + call.function.name + '")
+            .replace("ARGUMENTS", "' + (call.function.arguments | tojson) + '");
+        let template = format!(
+            "{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{{{ m.content }}}}\
+             {{% for call in m.tool_calls or [] %}}{{{{ '{call}' }}}}{{% endfor %}}<|im_end|>\n\
+             {{% endfor %}}"
+        );
+        let chat = with_template(&template).chat;
+        assert_eq!(chat.prints_tool_calls(), is_read, "{template}");
+    }
+}
+
 #[test]
 fn conversations_without_tools_are_rendered_as_before() {
-    let before = model();
-    let after = before.clone().with_tools_in_template().unwrap();
-    for count in 0..=2 {
-        let messages = &conversation()[..count];
-        let text = render(&before.chat, messages, &[]);
-        assert_eq!(render(&after.chat, messages, &[]), text);
+    for (template, shortest) in [(CHATML, 0), (LLAMA, 1)] {
+        let before = with_template(template);
+        let after = before.clone().with_tools_in_template().unwrap();
+        for count in shortest..=2 {
+            let messages = &conversation()[..count];
+            let text = render(&before.chat, messages, &[]);
+            assert_eq!(render(&after.chat, messages, &[]), text);
+        }
+        assert_eq!(after.chat.stop_ids(), before.chat.stop_ids());
     }
-    assert_eq!(after.chat.stop_ids(), before.chat.stop_ids());
 }
 
 #[test]

@@ -343,3 +343,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn contexts_beyond_the_positions_of_the_model_are_refused() {
+    let config = DecoderConfig {
+        max_positions: 64,
+        ..MODEL.config.clone()
+    };
+    let model = Model {
+        config,
+        ..MODEL.clone()
+    };
+    let open = |tokens| {
+        let settings = EngineSettings::default();
+        Sampler::new(&model, 0, tokens, &settings, Placement::default())
+    };
+    assert!(open(64).is_ok());
+    let refusal = open(65).err().unwrap().to_string();
+    assert!(
+        refusal.contains("is 65") && refusal.contains("64 tokens"),
+        "{refusal}"
+    );
+}

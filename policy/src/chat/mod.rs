@@ -5,21 +5,23 @@
 //! completion ...), and each is encoded on its own. Tokens that were sampled or prefilled are never
 //! rendered or tokenized again. This module does not parse completions.
 
+mod special_tokens;
+mod template_source;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::chat_template::ChatTemplate;
 use crate::error::{PolicyError, Result};
+use crate::model_files::{ModelFiles, TOKENIZER_CONFIG};
 use crate::tokenizer::{self, Tokenizer};
 
-const CONFIG_FILE: &str = "tokenizer_config.json";
-pub(crate) const TEMPLATE_FILE: &str = "chat_template.jinja";
-const GENERATION_FILE: &str = "generation_config.json";
-/// What [`with_tools`] puts before a template.
-const TOOL_PRELUDE: &str = include_str!("tool_prelude.jinja");
+pub(crate) use template_source::{replace_template, with_tools};
 
 /// The content of a placeholder assistant turn: text that no template prints by itself.
 const PLACEHOLDER: &str = "qzxassistantturnxzq";
+/// What tool calls begin with.
+const CALL_OPEN: &str = "<tool_call>";
 
 /// The role of the author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,7 +104,7 @@ impl ToolCall {
     /// {...}}\n</tool_call>`.
     pub fn to_text(&self) -> String {
         let call = crate::python::to_json(&minijinja::Value::from_serialize(self));
-        format!("<tool_call>\n{call}\n</tool_call>")
+        format!("{CALL_OPEN}\n{call}\n</tool_call>")
     }
 }
 
@@ -120,38 +122,31 @@ pub struct Chat {
 
 impl Chat {
     /// Reads `tokenizer.json`, `tokenizer_config.json`, the template (`chat_template.jinja`, or
-    /// inside of the config) and the end-of-text ids of `generation_config.json`, if present.
-    /// Thinking is off.
+    /// inside of the config) and the end-of-text ids of `generation_config.json`, or of
+    /// `config.json` if that is missing. Older folders name their special tokens in
+    /// `special_tokens_map.json`. Thinking is off.
     ///
     /// # Errors
     /// [`PolicyError`] names the file that is missing or malformed, or what the template does not
     /// support.
     pub fn from_files(files: &[(String, Vec<u8>)]) -> Result<Self> {
-        let find = |name: &str| {
-            files
-                .iter()
-                .find(|(file, _)| file == name)
-                .map(|(_, bytes)| bytes.as_slice())
-        };
-        let tokenizer = Tokenizer::from_bytes(find(tokenizer::FILE).ok_or_else(|| {
-            PolicyError::file(
-                tokenizer::FILE,
-                "missing: a Hugging Face model folder with a fast tokenizer has it",
-            )
-        })?)?;
-        let json = |name: &str| {
-            find(name).map_or(Ok(Value::Null), |bytes| {
-                serde_json::from_slice(bytes)
-                    .map_err(|error| PolicyError::file(name, format!("not JSON: {error}")))
-            })
-        };
-        let (config, generation) = (json(CONFIG_FILE)?, json(GENERATION_FILE)?);
-        let template = ChatTemplate::new(&template_source(find(TEMPLATE_FILE), &config)?)?;
+        let files = ModelFiles(files);
+        let tokenizer = files.bytes(tokenizer::FILE).ok_or_else(|| {
+            let reason = "missing: a Hugging Face model folder with a fast tokenizer has it";
+            PolicyError::file(tokenizer::FILE, reason)
+        })?;
+        let tokenizer = Tokenizer::from_bytes(tokenizer)?;
+        let config = files.json(TOKENIZER_CONFIG)?;
+        let variables = special_tokens::named(files, &config)?;
+        let named_end = variables.get("eos_token").and_then(Value::as_str);
+        let named_end = named_end.and_then(|text| tokenizer.id_of(text));
+        let listed_ends = special_tokens::end_ids(files, tokenizer.vocabulary_size())?;
+        let template = ChatTemplate::new(&template_source::template_source(files, &config)?)?;
 
         let mut chat = Self {
             tokenizer,
             template,
-            variables: special_tokens(&config),
+            variables,
             stop_ids: Vec::new(),
             turn_end: String::new(),
         };
@@ -159,7 +154,8 @@ impl Chat {
         let (id, text) = chat.find_turn_end()?;
         let mut ends = vec![id];
         ends.extend(chat.tokenizer.added_tokens_ending_with(&text));
-        ends.extend(end_ids(&chat.tokenizer, &config, &generation));
+        ends.extend(named_end);
+        ends.extend(listed_ends);
         for id in ends {
             if !chat.stop_ids.contains(&id) {
                 chat.stop_ids.push(id);
@@ -236,14 +232,15 @@ impl Chat {
         self.encode(suffix)
     }
 
-    /// Returns whether the template prints the tool calls of an assistant. Most templates that do
-    /// not were made before tools were common; they show a model neither tools nor calls. Others
-    /// fail at arguments that are no string.
+    /// Returns whether the template prints the tool calls of an assistant in the format of Hermes
+    /// and Qwen3, in which completions are read. Most templates that print no calls were made
+    /// before tools were common; they show a model neither tools nor calls. Others have a format of
+    /// their own, as Llama 3's, or fail at arguments that are no string.
     pub fn prints_tool_calls(&self) -> bool {
         let call = ToolCall::new(PLACEHOLDER, "x", "x");
         let messages = [Message::new(ChatRole::User, "x"), Message::call(call)];
         let text = self.render(&messages, &[], false);
-        text.is_ok_and(|text| text.contains(PLACEHOLDER))
+        text.is_ok_and(|text| text.split(CALL_OPEN).skip(1).any(is_placeholder_call))
     }
 
     /// Returns the ids that end a completion: the token that the template writes after a turn, then
@@ -302,98 +299,12 @@ impl Chat {
     }
 }
 
-/// Returns the template among a model's files with a prelude, which states tools in the system
-/// message, and turns calls and their results into text, in the format of Hermes and Qwen3.
-/// Conversations without tools are rendered as before.
-///
-/// # Errors
-/// [`PolicyError`] names the file that is missing or malformed.
-pub(crate) fn with_tools(files: &[(String, Vec<u8>)]) -> Result<String> {
-    let find = |name: &str| files.iter().find(|(file, _)| file == name);
-    let config = find(CONFIG_FILE).map_or(Ok(Value::Null), |(_, bytes)| {
-        serde_json::from_slice(bytes)
-            .map_err(|error| PolicyError::file(CONFIG_FILE, format!("not JSON: {error}")))
-    })?;
-    let file = find(TEMPLATE_FILE).map(|(_, bytes)| bytes.as_slice());
-    let template = template_source(file, &config)?;
-    // As in transformers, a line break after a block is not printed. Without it, blanks at the
-    // start of the template would no longer be those of a line.
-    Ok(format!("{}\n{template}", TOOL_PRELUDE.trim_end()))
-}
-
-/// Puts a template into a model's files: as its own file, and in the tokenizer's configuration if
-/// that has one, which older readers prefer.
-///
-/// # Errors
-/// [`PolicyError`] names the file that is malformed.
-pub(crate) fn replace_template(files: &mut Vec<(String, Vec<u8>)>, template: String) -> Result<()> {
-    for (name, bytes) in files.iter_mut().filter(|(name, _)| name == CONFIG_FILE) {
-        let malformed = |error| PolicyError::file(&*name, format!("not JSON: {error}"));
-        let mut config: Value = serde_json::from_slice(bytes).map_err(malformed)?;
-        if let Some(old) = config.get_mut("chat_template") {
-            *old = template.clone().into();
-            *bytes = serde_json::to_vec_pretty(&config).map_err(malformed)?;
-        }
-    }
-    files.retain(|(name, _)| name != TEMPLATE_FILE);
-    files.push((TEMPLATE_FILE.to_owned(), template.into_bytes()));
-    Ok(())
-}
-
-/// Returns the template's source: its own file first, as in transformers; of several named ones
-/// that for tool use.
-fn template_source(file: Option<&[u8]>, config: &Value) -> Result<String> {
-    if let Some(bytes) = file {
-        return String::from_utf8(bytes.to_vec())
-            .map_err(|error| PolicyError::file(TEMPLATE_FILE, format!("not UTF-8: {error}")));
-    }
-    let named = |name: &str| {
-        let entries = config["chat_template"].as_array()?;
-        entries.iter().find(|entry| entry["name"] == name)?["template"].as_str()
-    };
-    config["chat_template"]
-        .as_str()
-        .or_else(|| named("tool_use"))
-        .or_else(|| named("default"))
-        .map(str::to_string)
-        .ok_or_else(|| {
-            PolicyError::file(
-                TEMPLATE_FILE,
-                format!(
-                    "missing, and {CONFIG_FILE} has no `chat_template`: use an instruction-tuned \
-                     model or add one"
-                ),
-            )
-        })
-}
-
-/// Returns `bos_token`, `eos_token` and so on as plain strings, as transformers passes them to
-/// templates.
-fn special_tokens(config: &Value) -> Map<String, Value> {
-    ["bos_token", "eos_token", "pad_token", "unk_token"]
-        .into_iter()
-        .filter_map(|name| {
-            let token = &config[name];
-            let text = token.as_str().or_else(|| token["content"].as_str())?;
-            Some((name.to_string(), text.into()))
-        })
-        .collect()
-}
-
-/// Returns the end-of-text ids that the two configs name.
-fn end_ids(tokenizer: &Tokenizer, config: &Value, generation: &Value) -> Vec<u32> {
-    let eos = special_tokens(config)
-        .get("eos_token")
-        .and_then(|text| tokenizer.id_of(text.as_str()?));
-    let listed = match &generation["eos_token_id"] {
-        Value::Array(ids) => ids.clone(),
-        id => vec![id.clone()],
-    };
-    eos.into_iter()
-        .chain(
-            listed
-                .iter()
-                .filter_map(|id| id.as_u64().map(|id| id as u32)),
-        )
-        .collect()
+/// Returns whether a text begins with the JSON of a call of [`PLACEHOLDER`] with arguments.
+fn is_placeholder_call(text: &str) -> bool {
+    let values = serde_json::Deserializer::from_str(text);
+    let first = values.into_iter::<Map<String, Value>>().next();
+    first.and_then(Result::ok).is_some_and(|call| {
+        let name = call.get("name").and_then(Value::as_str);
+        name == Some(PLACEHOLDER) && call.contains_key("arguments")
+    })
 }

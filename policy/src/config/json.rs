@@ -2,7 +2,8 @@
 //!
 //! Invariant: what is written is read back unchanged. Both layouts are read: `rope_theta` at top
 //! level (transformers 4) and inside `rope_parameters` (transformers 5). Fields that the decoder
-//! does not honour are errors that name them.
+//! does not honour are errors that name them. Defaults are those of transformers, or the field is
+//! required.
 
 use serde_json::{Map, Value, json};
 
@@ -24,19 +25,29 @@ impl DecoderConfig {
         let hidden_size = fields.required("hidden_size")?;
         let heads = fields.required("num_attention_heads")?;
         let attention_bias = fields.bool("attention_bias", false)?;
+        let most_positions = match family {
+            Family::Qwen3 | Family::Qwen2 => 32_768,
+            Family::Llama => 2_048,
+        };
         let config = Self {
             family,
             hidden_size,
             intermediate_size: fields.required("intermediate_size")?,
             layers: fields.required("num_hidden_layers")?,
             heads,
-            kv_heads: fields.count("num_key_value_heads")?.unwrap_or(heads),
-            head_dim: match fields.count("head_dim")? {
-                Some(head_dim) => head_dim,
-                None => hidden_size / heads.max(1),
+            kv_heads: fields.kv_heads(family, heads)?,
+            // transformers' default of Qwen3 is 128, whatever the other sizes are.
+            head_dim: match family {
+                Family::Qwen3 => fields.required("head_dim")?,
+                Family::Qwen2 | Family::Llama => {
+                    let equal_share = hidden_size / heads.max(1);
+                    fields.count("head_dim")?.unwrap_or(equal_share)
+                }
             },
             vocab_size: fields.required("vocab_size")?,
-            max_positions: fields.count("max_position_embeddings")?.unwrap_or(2048),
+            max_positions: fields
+                .count("max_position_embeddings")?
+                .unwrap_or(most_positions),
             rope_theta: fields.rope_theta()?,
             rope_scaling: fields.rope_scaling()?,
             rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
@@ -127,6 +138,17 @@ impl ConfigFields<'_> {
             .ok_or_else(|| unsupported(name, "missing", "a whole number"))
     }
 
+    /// Returns the key-value heads. Null stands for one for each query head, and so does a missing
+    /// field for Llama. transformers' default of Qwen is 32, whatever the other sizes are, so a
+    /// missing field is an error there.
+    fn kv_heads(&self, family: Family, heads: usize) -> Result<usize> {
+        let name = "num_key_value_heads";
+        if family == Family::Llama || self.0.contains_key(name) {
+            return Ok(self.count(name)?.unwrap_or(heads));
+        }
+        self.required(name)
+    }
+
     fn number(&self, name: &str) -> Result<Option<f64>> {
         self.get(name)
             .map(|value| {
@@ -170,12 +192,16 @@ impl ConfigFields<'_> {
         }
     }
 
-    /// Returns the rotary settings, from either layout.
+    /// Returns the rotary settings, from either layout. As in transformers, `rope_scaling` takes
+    /// the place of `rope_parameters` if both are there.
     fn rope(&self) -> Option<ConfigFields<'_>> {
-        let settings = self
-            .get("rope_parameters")
-            .or_else(|| self.get("rope_scaling"))?;
-        settings.as_object().map(ConfigFields)
+        let settings = |name| {
+            let settings = self.get(name)?.as_object()?;
+            (!settings.is_empty()).then_some(settings)
+        };
+        settings("rope_scaling")
+            .or_else(|| settings("rope_parameters"))
+            .map(ConfigFields)
     }
 
     fn rope_theta(&self) -> Result<f64> {

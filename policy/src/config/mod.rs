@@ -18,6 +18,8 @@ const MOST: usize = 1 << 22;
 /// The largest models have 126 layers.
 const MOST_LAYERS: usize = 1 << 12;
 
+/// The rows of the tokens, which a tied LM head uses as well.
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 /// The weight that some writers keep beside a tied embedding.
 pub(crate) const TIED_HEAD: &str = "lm_head.weight";
 
@@ -81,7 +83,8 @@ pub struct DecoderConfig {
     pub head_dim: usize,
     /// Rows of the embedding and columns of the logits.
     pub vocab_size: usize,
-    /// Context length in tokens that the model was trained for. The decoder does not enforce it.
+    /// Context length in tokens that the model was trained for. The decoder does not enforce it;
+    /// an engine refuses to sample in longer contexts.
     pub max_positions: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
@@ -151,7 +154,8 @@ impl DecoderConfig {
     }
 
     /// Checks that weights of these names and shapes are exactly those of the decoder, before
-    /// anything is allocated for them. A superfluous `lm_head.weight` of a tied model is accepted.
+    /// anything is allocated for them. An `lm_head.weight` of a tied model is accepted if it has
+    /// the shape of the embedding.
     ///
     /// # Errors
     /// [`PolicyError::Tensor`] names the first that is missing, misshaped or unknown.
@@ -162,20 +166,27 @@ impl DecoderConfig {
                 .get(name)
                 .ok_or_else(|| PolicyError::tensor(name, "is missing; config.json asks for it"))?;
             if found != shape {
-                let reason = format!("has shape {found:?}, but config.json asks for {shape:?}");
-                return Err(PolicyError::tensor(name, reason));
+                return Err(misshaped(name, found, shape));
             }
         }
-        let is_known = |name: &str| {
-            shapes.contains_key(name) || (self.tie_word_embeddings && name == TIED_HEAD)
-        };
-        match found.keys().find(|name| !is_known(name)) {
-            Some(name) => {
-                let reason = "is not part of the model of config.json";
-                Err(PolicyError::tensor(name, reason))
+        for (name, found) in found {
+            // Some writers keep the head of a tied model, which has the shape of the embedding.
+            let is_tied_head = self.tie_word_embeddings && name == TIED_HEAD;
+            let known = if is_tied_head {
+                EMBEDDING
+            } else {
+                name.as_str()
+            };
+            match shapes.get(known) {
+                Some(shape) if shape == found => {}
+                Some(shape) => return Err(misshaped(name, found, shape)),
+                None => {
+                    let reason = "is not part of the model of config.json";
+                    return Err(PolicyError::tensor(name, reason));
+                }
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 
     /// Returns every weight by its Hugging Face name, with its shape.
@@ -183,10 +194,7 @@ impl DecoderConfig {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut shapes = BTreeMap::from([
-            (
-                "model.embed_tokens.weight".to_owned(),
-                vec![self.vocab_size, hidden],
-            ),
+            (EMBEDDING.to_owned(), vec![self.vocab_size, hidden]),
             ("model.norm.weight".to_owned(), vec![hidden]),
         ]);
         if !self.tie_word_embeddings {
@@ -241,6 +249,12 @@ impl DecoderConfig {
         };
         pairs.map(frequency).collect()
     }
+}
+
+/// Builds the error for a weight of another shape than `expected`.
+fn misshaped(name: &str, found: &[usize], expected: &[usize]) -> PolicyError {
+    let reason = format!("has shape {found:?}, but config.json asks for {expected:?}");
+    PolicyError::tensor(name, reason)
 }
 
 impl RopeScaling {

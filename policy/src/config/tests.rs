@@ -3,18 +3,54 @@
 use super::*;
 
 const SMALL: &str = r#"{"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 160,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 400"#;
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24,
+    "vocab_size": 400"#;
+/// Without a family, and without the fields that some families need.
+const LEAST: &str = r#""hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "vocab_size": 400"#;
 
 fn parse(more: &str) -> Result<DecoderConfig> {
     DecoderConfig::from_json(&format!("{SMALL}{more}}}"))
 }
 
+fn of_family(family: &str, more: &str) -> Result<DecoderConfig> {
+    DecoderConfig::from_json(&format!(r#"{{"model_type": "{family}", {LEAST}{more}}}"#))
+}
+
 #[test]
 fn defaults_follow_hugging_face() {
-    let config = parse("").unwrap();
-    assert_eq!((config.kv_heads, config.head_dim), (4, 16));
-    assert_eq!((config.rope_theta, config.rms_norm_eps), (10_000.0, 1e-6));
-    assert!(!config.tie_word_embeddings && !config.qkv_bias);
+    for config in [
+        of_family("llama", "").unwrap(),
+        of_family("qwen2", r#", "num_key_value_heads": 4"#).unwrap(),
+        of_family("qwen3", r#", "num_key_value_heads": null, "head_dim": 16"#).unwrap(),
+    ] {
+        let is_qwen2 = config.family == Family::Qwen2;
+        assert_eq!((config.kv_heads, config.head_dim), (4, 16));
+        assert_eq!((config.rope_theta, config.rms_norm_eps), (10_000.0, 1e-6));
+        assert!(!config.tie_word_embeddings && !config.output_bias);
+        assert_eq!(config.qkv_bias, is_qwen2);
+        let most_positions = match config.family {
+            Family::Llama => 2_048,
+            Family::Qwen2 | Family::Qwen3 => 32_768,
+        };
+        assert_eq!(config.max_positions, most_positions);
+    }
+}
+
+/// transformers' defaults are those of the largest model of the family.
+#[test]
+fn sizes_that_do_not_follow_from_others_are_required() {
+    for (family, more, missing) in [
+        ("qwen2", "", "num_key_value_heads"),
+        ("qwen3", r#", "head_dim": 16"#, "num_key_value_heads"),
+        ("qwen3", r#", "num_key_value_heads": 4"#, "head_dim"),
+    ] {
+        let refusal = of_family(family, more).unwrap_err().to_string();
+        assert!(
+            refusal.contains(missing) && refusal.contains("missing"),
+            "{refusal}"
+        );
+    }
 }
 
 #[test]
@@ -22,6 +58,27 @@ fn both_layouts_of_the_rotary_settings_are_read() {
     let old = parse(r#", "rope_theta": 1000000.0, "rope_scaling": null"#).unwrap();
     let new = r#", "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}"#;
     assert_eq!(old, parse(new).unwrap());
+}
+
+/// A user's own scaling stands beside the settings of a folder that transformers 5 wrote.
+#[test]
+fn a_scaling_takes_the_place_of_the_other_rotary_settings() {
+    let parameters = r#", "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}"#;
+    let with = |scaling: &str| parse(&format!(r#"{parameters}, "rope_scaling": {scaling}"#));
+    let yarn = r#"{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}"#;
+    let refusal = with(yarn).unwrap_err().to_string();
+    assert!(
+        refusal.contains("rope_type") && refusal.contains("yarn"),
+        "{refusal}"
+    );
+    for none in ["null", "{}"] {
+        assert_eq!(with(none).unwrap(), parse(parameters).unwrap());
+    }
+    // As in transformers, the other settings do not count at all then.
+    let other = with(r#"{"rope_type": "default", "rope_theta": 500000.0}"#).unwrap();
+    assert_eq!(other.rope_theta, 500_000.0);
+    let other = with(r#"{"rope_type": "default"}"#).unwrap();
+    assert_eq!(other.rope_theta, 10_000.0);
 }
 
 #[test]

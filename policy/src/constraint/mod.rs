@@ -8,8 +8,8 @@ mod grammar;
 mod shown_names;
 mod vocabulary;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
@@ -54,7 +54,8 @@ pub struct Constrainer {
     /// The stop tokens that are nothing but an end.
     ends: Vec<u32>,
     factory: ParserFactory,
-    matchers: Mutex<HashMap<String, Matcher>>,
+    /// The compiled grammars, at most [`KEPT_GRAMMARS`], the oldest first.
+    matchers: Mutex<VecDeque<(String, Matcher)>>,
 }
 
 impl std::fmt::Debug for Constrainer {
@@ -192,26 +193,38 @@ impl Constrainer {
     /// are constrained; whether it can is a function of the grammar.
     fn matcher(&self, tables: Option<&[ShownTable]>) -> Result<Matcher> {
         let grammar = grammar::grammar(tables, &self.turn_end);
-        let mut matchers = self.matchers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(matcher) = matchers.get(&grammar) {
+        if let Some(matcher) = kept(&self.matchers(), &grammar) {
             return Ok(matcher.deep_clone());
         }
+        // Without the lock, because other completions need not wait for this compilation.
         let compiled = TopLevelGrammar::from_lark(grammar.clone());
         let matcher = match (self.factory.create_parser(compiled), tables) {
             (Ok(parser), _) => Matcher::new(Ok(parser)),
             (Err(error), None) => return Err(failed(&error)),
             (Err(error), Some(_)) => {
                 tracing::warn!("rollout.constraint: only calls are constrained: {error}");
-                drop(matchers);
                 return self.matcher(None);
             }
         };
-        if matchers.len() >= KEPT_GRAMMARS {
-            matchers.clear();
+        let mut matchers = self.matchers();
+        // Another completion may have compiled it meanwhile.
+        if kept(&matchers, &grammar).is_none() {
+            if matchers.len() >= KEPT_GRAMMARS {
+                matchers.pop_front();
+            }
+            matchers.push_back((grammar, matcher.deep_clone()));
         }
-        matchers.insert(grammar, matcher.deep_clone());
         Ok(matcher)
     }
+
+    fn matchers(&self) -> MutexGuard<'_, VecDeque<(String, Matcher)>> {
+        self.matchers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn kept<'a>(matchers: &'a VecDeque<(String, Matcher)>, grammar: &str) -> Option<&'a Matcher> {
+    let (_, matcher) = matchers.iter().find(|(it, _)| it == grammar)?;
+    Some(matcher)
 }
 
 /// A completion that is being sampled or scored.

@@ -255,3 +255,30 @@ fn templates_that_hide_names_are_refused() {
     assert!(refusal.to_string().contains("line by line"), "{refusal}");
     assert!(Constrainer::new(Constraint::ToolCall, &chat, 0).is_ok());
 }
+
+/// Without any, the grammars of all running episodes would be compiled again.
+#[test]
+fn a_full_cache_drops_the_oldest_grammar() {
+    let constrainer = Constrainer::new(Constraint::Sql, &chat(), 0)
+        .unwrap()
+        .unwrap();
+    let tables = |number: usize| {
+        vec![ShownTable {
+            name: format!("t{number}"),
+            ..ShownTable::default()
+        }]
+    };
+    let kept_first = || {
+        let kept = constrainer.matchers();
+        (kept.len(), kept.front().map(|(grammar, _)| grammar.clone()))
+    };
+    let grammar = |number: usize| grammar::grammar(Some(&tables(number)), &constrainer.turn_end);
+    for number in 0..KEPT_GRAMMARS {
+        constrainer.matcher(Some(&tables(number))).unwrap();
+    }
+    // One that is kept is not compiled again.
+    constrainer.matcher(Some(&tables(0))).unwrap();
+    assert_eq!(kept_first(), (KEPT_GRAMMARS, Some(grammar(0))));
+    constrainer.matcher(Some(&tables(KEPT_GRAMMARS))).unwrap();
+    assert_eq!(kept_first(), (KEPT_GRAMMARS, Some(grammar(1))));
+}

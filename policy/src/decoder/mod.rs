@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::config::DecoderConfig;
+use crate::config::{DecoderConfig, EMBEDDING};
 use crate::error::Result;
 use crate::kv_cache::KvCache;
 use crate::ops::{self, Backend, LinearWeight, RopeTable, Targets, TokenLogprobs};
@@ -29,7 +29,6 @@ pub enum DecoderMode {
     Sample,
 }
 
-const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
 /// A pre-norm decoder of one of the supported families.

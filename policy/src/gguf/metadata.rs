@@ -23,8 +23,24 @@ impl<'a> GgufMetadata<'a> {
             values,
             architecture: "",
         };
+        metadata.refuse_split()?;
         metadata.architecture = metadata.required_text("general.architecture")?;
         Ok(metadata)
+    }
+
+    /// Checks that the file is a whole model. Of several files only the first has the other keys.
+    fn refuse_split(&self) -> Result<()> {
+        let key = "split.count";
+        match self.whole(key)? {
+            Some(count) if count > 1 => {
+                let reason = format!(
+                    "is {count}, so the model is in {count} files; join them by `llama-gguf-split \
+                     --merge FIRST_FILE NEW_FILE`, or use the Hugging Face folder"
+                );
+                Err(invalid_key(key, reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the key of a name of the shape.

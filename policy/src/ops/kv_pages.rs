@@ -2,10 +2,10 @@
 //! as the panels that the matrix kernels read. Appending a token writes in place.
 //!
 //! Invariant: a page holds 32 keys of each head as `[D][32]`, and 32 values as panels of 32 of the
-//! D columns, `[32][32]` each. In bf16 two rows of a panel are one row of pairs, and D is padded
-//! with zeros to whole blocks of a product. Products of bf16 read whole pages. They give what lies
-//! beyond a sequence's tokens zero weight, and values there are zeros, because zero times NaN is
-//! NaN. `PageTables` decides which sequence owns which page.
+//! D columns, `[32][32]` each, the last of them padded. In bf16 two rows of a panel are one row of
+//! pairs, and D is padded with zeros to whole blocks of a product. Products of bf16 read whole
+//! pages. They give what lies beyond a sequence's tokens zero weight, and values there are zeros,
+//! because zero times NaN is NaN. `PageTables` decides which sequence owns which page.
 
 use std::ops::Range;
 
@@ -102,6 +102,15 @@ impl<T: PageValue> KvPages<T> {
             kv_heads,
             head_dim,
         }
+    }
+
+    /// Returns the bytes that the key and the value of one token take in one head.
+    pub(crate) fn token_bytes(head_dim: usize) -> usize {
+        let (key, value) = (
+            head_dim.next_multiple_of(T::BLOCK),
+            head_dim.next_multiple_of(PANEL),
+        );
+        (key + value) * size_of::<T>()
     }
 
     /// Clears the values of the pages that hold `positions` of a sequence, from the first of them
@@ -209,5 +218,26 @@ impl<T: PageValue> KvPages<T> {
     fn value_page(&self, head: usize, panel: usize, page: usize) -> usize {
         let panels = self.head_dim.div_ceil(PANEL);
         ((head * panels + panel) * self.pages + page) * Self::VALUE_WORDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_bytes<T: PageValue>() {
+        let (pages, kv_heads) = (3, 2);
+        for head_dim in [10, 24, 32, 48, 64] {
+            let cache = KvPages::<T>::new(pages, kv_heads, head_dim);
+            let words = cache.keys.read().len() + cache.values.read().len();
+            let expected = pages * PAGE * kv_heads * KvPages::<T>::token_bytes(head_dim);
+            assert_eq!(words * size_of::<T::Word>(), expected, "{head_dim}");
+        }
+    }
+
+    #[test]
+    fn a_tokens_bytes_are_those_of_the_pages() {
+        check_bytes::<f32>();
+        check_bytes::<bf16>();
     }
 }

@@ -60,7 +60,6 @@ pub use swiglu::swiglu_tensor_ops;
 pub use token_set::TokenSet;
 
 pub(crate) use kv_pages::{KvPages, PAGE};
-pub(crate) use matmul_bf16::BLOCK;
 pub(crate) use paged_attention::{AttentionMetadata, TensorPages};
 
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, Var, WithDType, bail};
@@ -80,7 +79,7 @@ fn at_least_f32(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Calls `f` with the values of f32 CPU tensors. Only strided tensors are copied.
-fn read<T, const N: usize>(
+pub(crate) fn read<T, const N: usize>(
     tensors: [&Tensor; N],
     f: impl FnOnce([&[f32]; N]) -> Result<T>,
 ) -> Result<T> {

@@ -121,6 +121,11 @@ impl TensorPages {
         })
     }
 
+    /// Returns the bytes that the key and the value of one token take in one head.
+    pub(crate) fn token_bytes(head_dim: usize, dtype: DType) -> usize {
+        2 * head_dim * dtype.size_in_bytes()
+    }
+
     /// Copies one page over another.
     pub(crate) fn copy(&self, from: u32, to: u32) -> Result<()> {
         for all in [&self.keys, &self.values] {

@@ -146,10 +146,18 @@ pub fn with_instruction_set<T>(set: InstructionSet, f: impl FnOnce() -> T) -> Op
     if !InstructionSet::available().contains(&set) {
         return None;
     }
-    let before = CHOSEN.replace(set);
-    let value = f();
-    CHOSEN.set(before);
-    Some(value)
+    let _before = ChosenBefore(CHOSEN.replace(set));
+    Some(f())
+}
+
+/// The set that a thread had before another one was chosen. When it is dropped, also by a panic, it
+/// is chosen again.
+struct ChosenBefore(InstructionSet);
+
+impl Drop for ChosenBefore {
+    fn drop(&mut self) {
+        CHOSEN.set(self.0);
+    }
 }
 
 /// Returns this thread's instruction set.

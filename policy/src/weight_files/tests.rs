@@ -12,8 +12,8 @@ use crate::Weights;
 fn config() -> DecoderConfig {
     DecoderConfig::from_json(
         r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50,
-        "tie_word_embeddings": true}"#,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
+        "vocab_size": 50, "tie_word_embeddings": true}"#,
     )
     .unwrap()
 }

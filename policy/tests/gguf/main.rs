@@ -182,7 +182,12 @@ fn tokens_and_kinds(tokenizer: &Json) -> Vec<(String, i32)> {
 /// A change to a file, and two parts of the error: where it is wrong, and the remedy.
 type WrongFile = (fn(&mut File), &'static str, &'static str);
 
-const WRONG_FILES: [WrongFile; 16] = [
+const WRONG_FILES: [WrongFile; 17] = [
+    (
+        |f| f.set("split.count", Value::U16(3)),
+        "split.count: is 3",
+        "--merge",
+    ),
     (
         |f| f.set("general.architecture", Value::String("gpt2".into())),
         "general.architecture",
@@ -310,6 +315,14 @@ fn an_alignment_of_nothing_is_refused() {
     bytes.extend(b"general.alignment\0\0\0\0\0");
     let refusal = gguf::read(&bytes).unwrap_err().to_string();
     assert!(refusal.contains("general.alignment"), "{refusal}");
+}
+
+#[test]
+fn a_model_that_is_split_into_one_file_is_whole() {
+    let config = small(Family::Llama, true);
+    let mut file = export(&config, &random(&config), GgmlDType::F32);
+    file.set("split.count", Value::U16(1));
+    gguf::read(&file.bytes()).unwrap();
 }
 
 /// The name of the key may be part of a text.
