@@ -173,7 +173,7 @@ impl RoleSettings for RunConfig {
     }
 
     fn refuse_unused(&self) -> Result<()> {
-        self.learner.loss.refuse_unused().context("in [learner]")
+        self.learner.refuse_unused().context("in [learner]")
     }
 }
 
@@ -212,6 +212,10 @@ impl RoleSettings for LearnerRole {
         self.model.validate()?;
         self.evaluation.validate(&self.learner)?;
         validate_learner(&self.learner)
+    }
+
+    fn refuse_unused(&self) -> Result<()> {
+        self.learner.refuse_unused().context("in [learner]")
     }
 }
 

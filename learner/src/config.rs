@@ -12,11 +12,11 @@ use sha2::{Digest, Sha256};
 use smart_default::SmartDefault;
 
 use crate::{
-    advantage::AdvantageSettings,
+    advantage::{AdvantageSettings, RewardAggregation},
     bounds::{at_least_one, count, finite, range},
     curriculum::CurriculumStage,
     error::{LearnerError, Result},
-    loss::LossSettings,
+    loss::{LossSettings, SamplerCorrection},
     optimizer::OptimizerSettings,
     ranks::RankSettings,
     schedule::{ScheduleKind, ScheduleSettings},
@@ -50,7 +50,7 @@ pub struct LearnerConfig {
     #[serde(alias = "max_steps")]
     #[default(40)]
     pub steps: u64,
-    /// Groups of a full batch, each with reward variance.
+    /// Groups of a full batch. With `dynamic_sampling` each has reward variance.
     #[default(16)]
     pub groups_per_step: u64,
     /// Trajectories per group. TRL: `num_generations`.
@@ -64,6 +64,13 @@ pub struct LearnerConfig {
     /// not.
     #[default(true)]
     pub dynamic_sampling: bool,
+    /// Groups that actors sample at a time, for each group that a step still lacks. 1 samples none
+    /// in vain, but a replacement of a group without reward variance begins only after that group.
+    /// If half of the groups have none, 2 samples the replacements at once. Changes speed, and no
+    /// result unless `max_staleness` is above 0.
+    #[serde(skip_serializing_if = "is_one")]
+    #[default(1.0)]
+    pub oversampling: f64,
     /// Policy versions that a trajectory may lag behind the step that trains on it; 0: synchronous.
     pub max_staleness: u64,
     /// Seconds after which a claimed group is given to another actor.
@@ -157,6 +164,10 @@ pub struct RewardWeights {
     clippy::trivially_copy_pass_by_ref,
     reason = "serde calls it with a reference"
 )]
+fn is_one(factor: &f64) -> bool {
+    *factor == 1.0
+}
+
 fn is_zero(weight: &f64) -> bool {
     *weight == 0.0
 }
@@ -283,6 +294,35 @@ impl LearnerConfig {
         self.schedule.validate()
     }
 
+    /// Refuses settings that have no effect. [`Self::validate`] accepts them: settings of earlier
+    /// versions may hold them.
+    pub fn refuse_unused(&self) -> Result<()> {
+        self.loss.refuse_unused()?;
+        let default = LossSettings::default();
+        let is_off = self.loss.sampler_correction == SamplerCorrection::Off;
+        let corrects = self.loss.sampler_correction != default.sampler_correction && !is_off
+            || self.loss.sampler_clip_max != default.sampler_clip_max
+            || self.loss.sampler_clip_min != default.sampler_clip_min;
+        if self.ratio_against == RatioAgainst::Sampler && corrects {
+            let problem = "is set, but the ratio is against the sampler and contains the mismatch \
+                           already; set ratio_against = \"learner\", or leave it out";
+            return Err(LearnerError::setting("loss.sampler_correction", problem));
+        }
+        let advantage = &self.advantage;
+        if advantage.aggregation == RewardAggregation::NormalizeThenSum
+            && advantage.scale_rewards != AdvantageSettings::default().scale_rewards
+        {
+            let problem = "is set, but aggregation = \"normalize_then_sum\" does not use it; leave \
+                           it out";
+            return Err(LearnerError::setting("advantage.scale_rewards", problem));
+        }
+        if !self.dynamic_sampling && self.oversampling != 1.0 {
+            let problem = "is set, but without dynamic_sampling no group is replaced; leave it out";
+            return Err(LearnerError::setting("oversampling", problem));
+        }
+        Ok(())
+    }
+
     fn validate_groups(&self) -> Result<()> {
         if self.group_size < 2 {
             let size = self.group_size;
@@ -300,13 +340,14 @@ impl LearnerConfig {
             );
             return Err(LearnerError::setting("max_groups_per_step", problem));
         }
+        range("oversampling", self.oversampling, 1.0, 64.0)?;
         self.rewards.validate()
     }
 
     /// Returns the SHA-256, in hexadecimal, of everything that shapes the weights: a run resumes
     /// only under the same.
     ///
-    /// Left out are gradient checkpointing, leases, checkpoints, the timeout of ranks, the server,
+    /// Left out are oversampling, gradient checkpointing, leases, checkpoints, the timeout of ranks, the server,
     /// the trust in actors, and the number of steps where the learning rate does not depend on it.
     pub fn fingerprint(&self, run_seed: u64) -> String {
         let shaping = Self {
@@ -314,6 +355,7 @@ impl LearnerConfig {
                 ScheduleKind::Constant => 0,
                 ScheduleKind::Linear | ScheduleKind::Cosine => self.steps,
             },
+            oversampling: 1.0,
             lease_seconds: 0,
             gradient_checkpointing: false,
             checkpoint: CheckpointConfig::default(),

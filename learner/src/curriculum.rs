@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{LearnerError, Result},
-    scheduler::{epoch_rng, shuffled},
+    shuffle::{epoch_rng, shuffled},
 };
 
 /// A question to train on.

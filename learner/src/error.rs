@@ -87,7 +87,7 @@ pub enum LearnerError {
     /// then resume, which rolls out the step's groups again.
     #[error(
         "step {step}: none of its {episodes} episodes was completed; the first failed with: \
-         {failure}; check that the environment runs, then resume the run"
+         {failure}; if the environment was away, resume the run"
     )]
     Unscored {
         /// The step that cannot be made.

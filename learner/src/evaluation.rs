@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use policy::SamplingSettings;
 use proto::v1::Trajectory;
 
-use crate::leases::{Holders, Leases};
+use crate::leases::{LeasedWork, Leases};
 
 /// The number of questions that an actor plays under one lease.
 pub(crate) const PART_QUESTIONS: usize = 16;
@@ -55,9 +55,7 @@ const MAX_PLAYS: u32 = 3;
 
 /// Questions that an actor plays under one lease.
 struct Part {
-    holders: Holders,
-    /// When an actor may take it.
-    free_from: Duration,
+    work: LeasedWork,
     /// How often it came back with episodes that failed.
     failed_plays: u32,
     /// None until it is finished.
@@ -78,8 +76,7 @@ impl EvaluationQueue {
     pub(crate) fn new(now: Duration, set: EvaluationSet, version: u64, first_part: u64) -> Self {
         let count = set.question_ids.len().div_ceil(PART_QUESTIONS);
         let part = |_| Part {
-            holders: Holders::default(),
-            free_from: now,
+            work: LeasedWork::new(now),
             failed_plays: 0,
             episodes: None,
         };
@@ -109,9 +106,9 @@ impl EvaluationQueue {
         leases: &Leases,
         actor_id: &str,
     ) -> Option<Duration> {
-        let chance = |part: &Part| match part.free_from > now {
-            true => part.free_from,
-            false => leases.first_chance(part.free_from, actor_id),
+        let chance = |part: &Part| match part.work.is_held(now) {
+            true => part.work.free_from(),
+            false => leases.first_chance(part.work.free_from(), actor_id),
         };
         let chances = self.unfinished().map(chance);
         chances.filter(|chance| *chance > now).min()
@@ -125,21 +122,16 @@ impl EvaluationQueue {
         actor_id: &str,
     ) -> Option<LeasedPart> {
         self.note_expired(now, leases);
-        let is_held = |part: &&Part| now < part.free_from;
-        let held = self.unfinished().filter(is_held);
-        let own = held.filter(|part| part.holders.last_actor() == Some(actor_id));
-        if own.count() >= leases.max_per_actor() {
+        let is_own = |part: &&Part| part.work.is_held_by(now, actor_id);
+        if self.unfinished().filter(is_own).count() >= leases.max_per_actor() {
             return None;
         }
         let is_free = |part: &Part| {
-            let chance = leases.first_chance(part.free_from, actor_id);
-            part.episodes.is_none() && part.free_from <= now && chance <= now
+            let chance = leases.first_chance(part.work.free_from(), actor_id);
+            part.episodes.is_none() && !part.work.is_held(now) && chance <= now
         };
         let index = self.parts.iter().position(is_free)?;
-        let lease_id = leases.next_id();
-        let part = &mut self.parts[index];
-        part.holders.give(lease_id, actor_id);
-        part.free_from = now + leases.time_of(actor_id);
+        let lease_id = self.parts[index].work.lease(now, leases, actor_id);
         Some(LeasedPart {
             part_id: self.first_part + index as u64,
             lease_id,
@@ -153,11 +145,7 @@ impl EvaluationQueue {
     /// Notes whose leases have expired.
     pub(crate) fn note_expired(&mut self, now: Duration, leases: &mut Leases) {
         let unfinished = self.parts.iter_mut().filter(|it| it.episodes.is_none());
-        for part in unfinished.filter(|part| part.free_from <= now) {
-            if let Some(holder) = part.holders.note_expiry() {
-                leases.distrust(holder);
-            }
-        }
+        unfinished.for_each(|part| part.work.note_expiry(now, leases));
     }
 
     fn unfinished(&self) -> impl Iterator<Item = &Part> {
@@ -168,9 +156,9 @@ impl EvaluationQueue {
     fn given(&self, head: &PartHead) -> Option<usize> {
         let index = head.part_id.checked_sub(self.first_part)?;
         let index = usize::try_from(index).ok()?;
-        let holders = &self.parts.get(index)?.holders;
-        let was_given = holders.was_given(head.lease_id, &head.actor_id);
-        was_given.then_some(index)
+        let work = &self.parts.get(index)?.work;
+        work.was_given(head.lease_id, &head.actor_id)
+            .then_some(index)
     }
 
     /// Returns the part that an actor was given, if its result is needed.
@@ -250,14 +238,10 @@ impl EvaluationQueue {
 
     /// Ends the leases of an actor that is gone, as [`crate::scheduler::Scheduler::left`].
     pub(crate) fn left(&mut self, now: Duration, actor_id: &str) -> usize {
-        let mut ended = 0;
-        for part in self.parts.iter_mut().filter(|part| part.episodes.is_none()) {
-            if now < part.free_from && part.holders.last_actor() == Some(actor_id) {
-                part.free_from = now;
-                ended += 1;
-            }
-        }
-        ended
+        let unfinished = self.parts.iter_mut().filter(|it| it.episodes.is_none());
+        unfinished
+            .map(|part| usize::from(part.work.leave(now, actor_id)))
+            .sum()
     }
 
     /// Hands out a part again whose episodes are refused. Other actors have the first chance to
@@ -268,11 +252,7 @@ impl EvaluationQueue {
             return false;
         };
         leases.distrust(&head.actor_id);
-        let part = &mut self.parts[index];
-        if part.holders.is_last(head.lease_id) {
-            part.free_from = now.min(part.free_from);
-        }
-        part.holders.forget(head.lease_id);
+        self.parts[index].work.refuse(now, head.lease_id);
         true
     }
 
@@ -299,194 +279,4 @@ impl EvaluationQueue {
 }
 
 #[cfg(test)]
-mod tests {
-    use proto::v1::Turn;
-
-    use super::*;
-
-    const LEASE: Duration = Duration::from_secs(300);
-    /// The time of a lease of an actor without accepted work.
-    const UNPROVEN: Duration = Duration::from_secs(30);
-
-    fn queue(questions: usize) -> (EvaluationQueue, Leases) {
-        let set = EvaluationSet {
-            name: "curve".to_owned(),
-            question_ids: (0..questions).map(|number| number.to_string()).collect(),
-            sampling: SamplingSettings::greedy(),
-            seed: 1,
-        };
-        let queue = EvaluationQueue::new(Duration::ZERO, set, 3, 100);
-        (queue, Leases::new(LEASE, 4, 1))
-    }
-
-    fn played(part: &LeasedPart, policy_version: u64) -> Vec<Trajectory> {
-        let trajectory = |question_id: &String| Trajectory {
-            question_id: question_id.clone(),
-            turns: vec![Turn {
-                policy_version,
-                ..Turn::default()
-            }],
-            scored: true,
-            ..Trajectory::default()
-        };
-        part.question_ids.iter().map(trajectory).collect()
-    }
-
-    fn head(part: &LeasedPart, actor_id: &str) -> PartHead {
-        PartHead {
-            part_id: part.part_id,
-            lease_id: part.lease_id,
-            actor_id: actor_id.to_owned(),
-            run_id: None,
-        }
-    }
-
-    #[test]
-    fn all_parts_are_handed_out_once_and_add_up_in_order() {
-        let (mut queue, mut leases) = queue(40);
-        let now = Duration::ZERO;
-        let parts: Vec<LeasedPart> =
-            std::iter::from_fn(|| queue.lease(now, &mut leases, "a")).collect();
-        let sizes: Vec<usize> = parts.iter().map(|part| part.question_ids.len()).collect();
-        assert_eq!(sizes, [16, 16, 8]);
-        for part in parts.iter().rev() {
-            assert!(queue.take().is_none());
-            queue.submit(now, &mut leases, &head(part, "a"), played(part, 3));
-        }
-        let episodes = queue.take().unwrap();
-        let ids = episodes.iter().map(|episode| episode.question_id.clone());
-        assert!(ids.eq((0..40).map(|number| number.to_string())));
-        assert_eq!(queue.next_part(), 103);
-    }
-
-    #[test]
-    fn a_lost_part_is_handed_out_again_and_a_wrong_one_is_refused() {
-        let (mut queue, mut leases) = queue(3);
-        let first = queue.lease(Duration::ZERO, &mut leases, "a").unwrap();
-        assert_eq!(queue.lease(UNPROVEN / 2, &mut leases, "b"), None);
-        let chance = queue.next_chance(UNPROVEN / 2, &leases, "b");
-        assert_eq!(chance, Some(UNPROVEN));
-        let second = queue.lease(UNPROVEN, &mut leases, "b").unwrap();
-        assert_eq!(second.question_ids, first.question_ids);
-        assert!(second.lease_id != first.lease_id);
-        let mut others = played(&second, 3);
-        others.swap(0, 1);
-        let mut check = |trajectories: &[Trajectory]| {
-            queue.check(&mut leases, &head(&second, "b"), trajectories)
-        };
-        assert!(check(&others).is_err());
-        assert!(check(&played(&second, 2)).is_err(), "another version");
-        assert_eq!(check(&played(&second, 3)), Ok(Some(1)));
-        queue.submit(
-            UNPROVEN,
-            &mut leases,
-            &head(&second, "b"),
-            played(&second, 3),
-        );
-        assert_eq!(queue.take().unwrap().len(), 3);
-    }
-
-    /// A slow actor must not lose its work to one that takes the part after it and is refused.
-    #[test]
-    fn a_refused_lease_leaves_the_earlier_ones() {
-        let (mut queue, mut leases) = queue(3);
-        let slow = queue.lease(Duration::ZERO, &mut leases, "slow").unwrap();
-        let liar = queue.lease(UNPROVEN, &mut leases, "liar").unwrap();
-        assert!(queue.refuse(UNPROVEN, &mut leases, &head(&liar, "liar")));
-        let result = played(&slow, 3);
-        assert_eq!(
-            queue.check(&mut leases, &head(&slow, "slow"), &result),
-            Ok(Some(1))
-        );
-        queue.submit(UNPROVEN, &mut leases, &head(&slow, "slow"), result.clone());
-        assert_eq!(queue.finished(), 3);
-        assert_eq!(leases.time_of("slow"), LEASE);
-        // What comes second is not needed, and shows that its actor works.
-        leases.distrust("slow");
-        assert_eq!(
-            queue.check(&mut leases, &head(&slow, "slow"), &result),
-            Ok(None)
-        );
-        assert_eq!(leases.first_chance(LEASE, "slow"), Duration::ZERO);
-    }
-
-    #[test]
-    fn episodes_that_failed_are_played_again_by_others_first() {
-        let (mut queue, mut leases) = queue(3);
-        let mut now = Duration::ZERO;
-        for (play, actor) in ["idle", "b", "c"].into_iter().enumerate() {
-            let part = queue.lease(now, &mut leases, actor).unwrap();
-            let mut failed = played(&part, 3);
-            failed[1].scored = false;
-            (failed[1].correct, failed[1].episode_return) = (true, 1e6);
-            queue.submit(now, &mut leases, &head(&part, actor), failed);
-            let finished = if play == 2 { 3 } else { 0 };
-            assert_eq!(queue.finished(), finished, "play {play}");
-            assert_eq!(queue.lease(now, &mut leases, actor), None);
-            assert_ne!(leases.time_of(actor), LEASE);
-            now += Duration::from_secs(1);
-        }
-        let episodes = queue.take().unwrap();
-        assert_eq!(
-            (episodes[1].correct, episodes[1].episode_return),
-            (false, 0.0)
-        );
-    }
-
-    #[test]
-    fn a_part_counts_only_under_a_lease_of_its_actor() {
-        let (mut queue, mut leases) = queue(3);
-        let now = Duration::ZERO;
-        let part = queue.lease(now, &mut leases, "a").unwrap();
-        let guessed = PartHead {
-            lease_id: part.lease_id + 1,
-            ..head(&part, "a")
-        };
-        let next = PartHead {
-            part_id: part.part_id + 1,
-            ..head(&part, "a")
-        };
-        for stranger in [head(&part, "b"), guessed, next, PartHead::default()] {
-            assert_eq!(
-                queue.check(&mut leases, &stranger, &played(&part, 3)),
-                Ok(None)
-            );
-            assert!(!queue.refuse(now, &mut leases, &stranger));
-            queue.submit(now, &mut leases, &stranger, played(&part, 3));
-            assert_eq!(queue.finished(), 0, "{stranger:?}");
-        }
-        queue.submit(now, &mut leases, &head(&part, "a"), played(&part, 3));
-        assert_eq!(queue.finished(), 3);
-    }
-
-    #[test]
-    fn an_actor_that_only_claims_does_not_hold_up_the_others() {
-        let (mut queue, mut leases) = queue(16 * 6);
-        let mut now = Duration::ZERO;
-        let mut played_parts = 0;
-        while played_parts < 6 {
-            while queue.lease(now, &mut leases, "idle").is_some() {}
-            // An honest actor plays a part each two seconds.
-            if let Some(part) = queue.lease(now, &mut leases, "honest") {
-                queue.submit(now, &mut leases, &head(&part, "honest"), played(&part, 3));
-                played_parts += 1;
-            }
-            now += Duration::from_secs(2);
-            assert!(now < 4 * UNPROVEN, "{played_parts} of 6 parts");
-        }
-        assert!(queue.take().is_some());
-    }
-
-    #[test]
-    fn a_refused_part_goes_to_another_actor_first() {
-        let (mut queue, mut leases) = queue(3);
-        let part = queue.lease(Duration::ZERO, &mut leases, "liar").unwrap();
-        let now = Duration::from_secs(1);
-        assert!(queue.refuse(now, &mut leases, &head(&part, "liar")));
-        assert_eq!(queue.lease(now, &mut leases, "liar"), None);
-        let chance = queue.next_chance(now, &leases, "liar");
-        assert_eq!(chance, Some(now + UNPROVEN));
-        assert!(queue.lease(now, &mut leases, "honest").is_some());
-        assert!(queue.lease(2 * LEASE, &mut leases, "liar").is_some());
-    }
-}
+mod tests;

@@ -78,7 +78,10 @@ impl Learner {
                 EvaluationLease::OtherVersion => return wait(RETRY_MILLISECONDS),
                 EvaluationLease::None(expiry) => expiry,
             };
-            let claimed = context.intake.claim(now, actor_id, policy_version);
+            let actors = context.actors().count_connected();
+            let claimed = context
+                .intake
+                .claim(now, (actor_id, actors), policy_version);
             context.intake.report(now);
             let expiry = match claimed {
                 (Claim::Group(lease), _) => return Outcome::Group(self.group_claim(now, lease)),

@@ -118,7 +118,7 @@ struct Holder {
 
 impl Holders {
     /// Notes that an actor is given the work.
-    pub(crate) fn give(&mut self, lease_id: u64, actor_id: &str) {
+    fn give(&mut self, lease_id: u64, actor_id: &str) {
         if self.0.len() == MAX_HOLDERS {
             self.0.remove(0);
         }
@@ -136,26 +136,108 @@ impl Holders {
     }
 
     /// Forgets a lease whose work was refused. Results under the others still count.
-    pub(crate) fn forget(&mut self, lease_id: u64) {
+    fn forget(&mut self, lease_id: u64) {
         self.0.retain(|it| it.lease_id != lease_id);
     }
 
     /// Returns whether this lease is the last one.
-    pub(crate) fn is_last(&self, lease_id: u64) -> bool {
+    fn is_last(&self, lease_id: u64) -> bool {
         self.0.last().is_some_and(|it| it.lease_id == lease_id)
     }
 
     /// Notes that the last lease has expired, and returns its actor if that was not known before:
     /// an actor that is forgiven stays so.
-    pub(crate) fn note_expiry(&mut self) -> Option<&str> {
+    fn note_expiry(&mut self) -> Option<&str> {
         let last = self.0.last_mut().filter(|it| !it.is_noted)?;
         last.is_noted = true;
         Some(&last.actor_id)
     }
 
     /// Returns the actor of the last lease.
-    pub(crate) fn last_actor(&self) -> Option<&str> {
+    fn last_actor(&self) -> Option<&str> {
         self.0.last().map(|it| it.actor_id.as_str())
+    }
+}
+
+/// A piece of work, and the leases under which actors were given it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeasedWork {
+    holders: Holders,
+    /// When the newest lease ends, or since when the work has been free.
+    free_from: Duration,
+}
+
+impl LeasedWork {
+    /// Creates work that is free from `now` on.
+    pub(crate) fn new(now: Duration) -> Self {
+        Self {
+            holders: Holders::default(),
+            free_from: now,
+        }
+    }
+
+    /// Returns when the newest lease ends, or since when the work has been free.
+    pub(crate) fn free_from(&self) -> Duration {
+        self.free_from
+    }
+
+    /// Returns whether an actor has a lease of it that has not ended.
+    pub(crate) fn is_held(&self, now: Duration) -> bool {
+        now < self.free_from
+    }
+
+    /// Returns whether this actor has.
+    pub(crate) fn is_held_by(&self, now: Duration, actor_id: &str) -> bool {
+        self.is_held(now) && self.holders.last_actor() == Some(actor_id)
+    }
+
+    /// Returns whether the actor was given the work under this lease, which may have expired.
+    pub(crate) fn was_given(&self, lease_id: u64, actor_id: &str) -> bool {
+        self.holders.was_given(lease_id, actor_id)
+    }
+
+    /// Returns whether this lease is the newest.
+    pub(crate) fn is_last(&self, lease_id: u64) -> bool {
+        self.holders.is_last(lease_id)
+    }
+
+    /// Returns who was given the work.
+    pub(crate) fn into_holders(self) -> Holders {
+        self.holders
+    }
+
+    /// Gives the work to an actor. Returns the id of the lease.
+    pub(crate) fn lease(&mut self, now: Duration, leases: &mut Leases, actor_id: &str) -> u64 {
+        let lease_id = leases.next_id();
+        self.holders.give(lease_id, actor_id);
+        self.free_from = now + leases.time_of(actor_id);
+        lease_id
+    }
+
+    /// Notes that the newest lease has expired, if it has.
+    pub(crate) fn note_expiry(&mut self, now: Duration, leases: &mut Leases) {
+        if !self.is_held(now)
+            && let Some(actor_id) = self.holders.note_expiry()
+        {
+            leases.distrust(actor_id);
+        }
+    }
+
+    /// Ends the lease of an actor that is gone. Its result still counts. Returns whether it had one.
+    pub(crate) fn leave(&mut self, now: Duration, actor_id: &str) -> bool {
+        let is_held = self.is_held_by(now, actor_id);
+        if is_held {
+            self.free_from = now;
+        }
+        is_held
+    }
+
+    /// Ends and forgets a lease whose result is refused. Results under other leases still count.
+    pub(crate) fn refuse(&mut self, now: Duration, lease_id: u64) {
+        if self.holders.is_last(lease_id) {
+            self.free_from = now.min(self.free_from);
+        }
+        self.holders.forget(lease_id);
     }
 }
 

@@ -40,6 +40,7 @@ pub mod scheduler;
 mod serve;
 mod server_config;
 pub mod sft;
+mod shuffle;
 mod submission;
 mod traces;
 pub mod trainer;

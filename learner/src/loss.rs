@@ -35,6 +35,9 @@ const MAX_KL_GAP: f64 = 80.0;
 pub struct LossInput<'a> {
     /// Loss tokens of each row.
     pub rows: &'a [usize],
+    /// Loss tokens of each row's completion. A completion that was sampled in several contexts has a
+    /// row for each of them.
+    pub completion_lengths: &'a [usize],
     /// Log-probabilities under the policy being trained.
     pub logprobs: &'a [f64],
     /// Under the policy in the ratio's denominator; absent: `logprobs` without gradient.
@@ -216,9 +219,9 @@ impl LossSum {
         policy: &[policy::PolicyTerm],
         factors: &[f64],
     ) {
-        for row in input.row_ranges() {
-            let own = match settings.averages_rows() {
-                true => row.len() as f64,
+        for (row, &length) in input.row_ranges().zip(input.completion_lengths) {
+            let own = match settings.averages_completions() {
+                true => length.max(1) as f64,
                 false => 1.0,
             };
             let weight = 1.0 / (own * divisor);
@@ -340,6 +343,7 @@ mod tests {
         let (logprobs, old) = ([-0.5, -2.0, -9_999.0], [recorded; 3]);
         let input = LossInput {
             rows: &[2, 1],
+            completion_lengths: &[2, 1],
             logprobs: &logprobs,
             old: Some(&old),
             sampler: Some(&old),

@@ -4,20 +4,17 @@
 //! micro-batches alone, not on the number of threads. A parameter without a gradient is an error,
 //! never a silent zero.
 
+mod passes;
+
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
+    sync::{Arc, atomic::AtomicBool},
 };
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device};
 use policy::{
-    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, PolicyError, TrainingPass, Weights,
-    check_gradients, free_memory,
-    ops::{LogprobGradients, TokenLogprobs},
+    Decoder, DecoderConfig, DecoderMode, PolicyError, TrainingPass, Weights, check_gradients,
+    free_memory, ops::LogprobGradients,
 };
 use safetensors::View as _;
 
@@ -28,45 +25,14 @@ use crate::{
         AdamW, Gradients, Moments, OptimizerSettings, Parameter, all_finite, clip_factor,
         global_norm, master_dtype,
     },
-    parallel,
 };
+pub(crate) use passes::scores_unless;
+pub use passes::{PassSettings, Scores, scores};
+use passes::{add, in_order, threads};
 
 const WEIGHTS: &str = "weights";
 const FIRST: &str = "first";
 const SECOND: &str = "second";
-
-/// Log-probabilities and entropies of a micro-batch's scored tokens, one value per token.
-#[derive(Clone, Debug)]
-pub struct Scores {
-    /// Log-probabilities at the given temperature.
-    pub logprobs: Vec<f64>,
-    /// Entropies of the distributions they come from, in nats.
-    pub entropies: Vec<f64>,
-}
-
-/// Settings of the forward and backward passes over micro-batches.
-#[derive(Clone, Copy, Debug)]
-pub struct PassSettings {
-    /// Divisor of the logits.
-    pub temperature: f32,
-    /// Micro-batches that the CPU computes at once; another device computes one. Memory grows with
-    /// it, results do not change.
-    pub threads: usize,
-    /// What of each layer is kept for the backward pass, if a device has memory for it; results do
-    /// not change.
-    pub checkpointing: GradientCheckpointing,
-}
-
-impl PassSettings {
-    /// Returns what the setting `gradient_checkpointing` stands for.
-    pub fn checkpointing(gradient_checkpointing: bool) -> GradientCheckpointing {
-        if gradient_checkpointing {
-            GradientCheckpointing::On
-        } else {
-            GradientCheckpointing::Off
-        }
-    }
-}
 
 /// A decoder, its master weights and its optimizer.
 pub struct Network {
@@ -258,7 +224,7 @@ impl Network {
         };
         let threads = threads(&self.decoder, pass);
         let stopping = &self.stopping;
-        in_waves(
+        in_order(
             micro_batches,
             (threads, stopping),
             one,
@@ -324,44 +290,6 @@ impl Network {
     }
 }
 
-/// Computes scores under a decoder without an optimizer, one per micro-batch.
-pub fn scores(
-    decoder: &Decoder,
-    micro_batches: &[MicroBatch],
-    pass: PassSettings,
-) -> Result<Vec<Scores>> {
-    scores_unless(&AtomicBool::new(false), decoder, micro_batches, pass)
-}
-
-/// Does the same unless `stopping` is set before the last micro-batch.
-pub(crate) fn scores_unless(
-    stopping: &AtomicBool,
-    decoder: &Decoder,
-    micro_batches: &[MicroBatch],
-    pass: PassSettings,
-) -> Result<Vec<Scores>> {
-    let mut all = Vec::with_capacity(micro_batches.len());
-    let one = |_, micro: &MicroBatch| {
-        let hidden = decoder.forward(&micro.packed, None)?;
-        let hidden = policy::ops::select_rows(&hidden, &micro.predictors)?;
-        Scores::read(&decoder.token_logprobs(&hidden, micro.targets(), pass.temperature)?)
-    };
-    let threads = threads(decoder, pass);
-    in_waves(micro_batches, (threads, stopping), one, |scores| {
-        all.push(scores);
-        Ok(())
-    })?;
-    Ok(all)
-}
-
-/// Returns how many micro-batches to compute at once. A pass fills a device that is not the CPU.
-fn threads(decoder: &Decoder, pass: PassSettings) -> usize {
-    match decoder.device().is_cpu() {
-        true => pass.threads,
-        false => 1,
-    }
-}
-
 /// Checks that moments have the shapes of their weights. The fused loop of the optimizer reads all
 /// of them at the same places.
 fn check_shapes(
@@ -380,73 +308,6 @@ fn check_shapes(
                 return Err(PolicyError::tensor(name, reason).into());
             }
         }
-    }
-    Ok(())
-}
-
-impl Scores {
-    fn read(output: &TokenLogprobs) -> Result<Self> {
-        let read = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.to_vec1();
-        Ok(Self {
-            logprobs: read(&output.logprobs)?,
-            entropies: read(&output.entropies)?,
-        })
-    }
-}
-
-/// Runs `work` on all micro-batches, `threads` at a time, and gives the results to `take` in
-/// micro-batch order, unless `stopping` is set before.
-fn in_waves<T: Send>(
-    micro_batches: &[MicroBatch],
-    (threads, stopping): (usize, &AtomicBool),
-    work: impl Fn(usize, &MicroBatch) -> Result<T> + Sync,
-    mut take: impl FnMut(T) -> Result<()>,
-) -> Result<()> {
-    let numbered: Vec<(usize, &MicroBatch)> = micro_batches.iter().enumerate().collect();
-    for wave in numbered.chunks(threads.max(1)) {
-        if stopping.load(Ordering::Relaxed) {
-            return Err(LearnerError::Stopped);
-        }
-        if let [(number, micro)] = *wave {
-            take(work(number, micro)?)?;
-            continue;
-        }
-        let results: Vec<Result<T>> = thread::scope(|scope| {
-            let spawn = |&(number, micro)| {
-                scope.spawn({
-                    let work = &work;
-                    move || work(number, micro)
-                })
-            };
-            let handles: Vec<_> = wave.iter().map(spawn).collect();
-            let join = |handle: thread::ScopedJoinHandle<'_, _>| {
-                handle
-                    .join()
-                    .unwrap_or(Err(LearnerError::Thread("gradient")))
-            };
-            handles.into_iter().map(join).collect()
-        });
-        for result in results {
-            take(result?)?;
-        }
-    }
-    Ok(())
-}
-
-/// Adds `gradients` to `sum` in the dtype of the master copies: bf16 would lose small ones.
-fn add(sum: &mut Gradients, mut gradients: Gradients, threads: usize) -> Result<()> {
-    let common = sum.iter_mut().filter_map(|(name, total)| {
-        let gradient = gradients.remove(name)?;
-        Some((total, gradient))
-    });
-    parallel::for_each(threads, common, |(total, gradient)| {
-        let gradient = gradient.to_dtype(master_dtype(gradient.dtype()))?;
-        *total = (&*total + gradient)?;
-        Ok(())
-    })?;
-    for (name, gradient) in gradients {
-        let gradient = gradient.to_dtype(master_dtype(gradient.dtype()))?;
-        sum.insert(name, gradient);
     }
     Ok(())
 }

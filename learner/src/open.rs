@@ -201,6 +201,7 @@ fn scheduler_settings(config: &LearnerConfig) -> SchedulerSettings {
         steps: config.steps,
         groups_per_step: config.groups_per_step,
         max_groups_per_step: config.most_groups_per_step(),
+        oversampling: config.oversampling,
         max_staleness: config.max_staleness,
         lease: Duration::from_secs(config.lease_seconds.into()),
         max_leases_per_actor: config.trust.max_leases_per_actor,

@@ -1,7 +1,8 @@
-//! Work on several tensors at a time.
+//! Work on several things at a time.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    collections::{BTreeSet, VecDeque},
+    sync::{Mutex, PoisonError, mpsc},
     thread,
 };
 
@@ -41,9 +42,106 @@ pub(crate) fn for_each<T: Send>(
     })
 }
 
+/// Calls `work` on the numbers below `count`, on up to `threads` threads, and gives the results to
+/// `take` in order. A thread that is done begins with the next number, also while an earlier one is
+/// at work, but no more than `threads` numbers ahead of it: results that wait take memory.
+///
+/// # Errors
+/// The first error in order, of `work` or `take`.
+pub(crate) fn in_order<T: Send>(
+    threads: usize,
+    count: usize,
+    work: impl Fn(usize) -> Result<T> + Sync,
+    mut take: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
+    if threads <= 1 || count <= 1 {
+        return (0..count).try_for_each(|number| take(work(number)?));
+    }
+    let (sender, ends) = mpsc::channel();
+    thread::scope(|scope| {
+        let mut started = VecDeque::new();
+        let mut ended = BTreeSet::new();
+        let (mut next, mut at_work, mut taken) = (0, 0, 0);
+        while taken < count {
+            while next < count && at_work < threads && next <= taken + threads {
+                let (work, end) = (&work, End(next, sender.clone()));
+                started.push_back(scope.spawn(move || work(end.0)));
+                (next, at_work) = (next + 1, at_work + 1);
+            }
+            // Never fails: this function holds a sender, and each thread sends when it ends.
+            ended.extend(ends.recv());
+            at_work -= 1;
+            while ended.remove(&taken)
+                && let Some(thread) = started.pop_front()
+            {
+                let result = thread.join();
+                take(result.unwrap_or(Err(LearnerError::Thread("gradient")))?)?;
+                taken += 1;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Sends the number of a piece of work when its thread ends, also by a panic.
+struct End(usize, mpsc::Sender<usize>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // Nobody listens after an error.
+        let _ = self.1.send(self.0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn results_come_in_order_and_no_thread_runs_far_ahead() {
+        for threads in [0, 1, 2, 5] {
+            let most_ahead = Mutex::new((0, 0));
+            let work = |number: usize| {
+                let mut seen = most_ahead.lock().unwrap();
+                seen.1 = seen.1.max(number.saturating_sub(seen.0));
+                drop(seen);
+                // The first is the slowest.
+                if number == 0 {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                Ok(number)
+            };
+            let mut taken = Vec::new();
+            in_order(threads, 40, work, |number| {
+                taken.push(number);
+                most_ahead.lock().unwrap().0 = taken.len();
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(taken, (0..40).collect::<Vec<_>>());
+            assert!(most_ahead.lock().unwrap().1 <= threads, "{threads}");
+        }
+    }
+
+    #[test]
+    fn an_error_and_a_panic_end_the_work() {
+        for threads in [1, 3] {
+            let work = |number| match number {
+                7 => Err(LearnerError::Stopped),
+                number => Ok(number),
+            };
+            let ended = in_order(threads, 40, work, |_| Ok(()));
+            assert!(matches!(ended, Err(LearnerError::Stopped)));
+        }
+        let work = |number| match number {
+            7 => panic!("on purpose"),
+            number => Ok(number),
+        };
+        let ended = in_order(3, 40, work, |_| Ok(()));
+        assert!(matches!(ended, Err(LearnerError::Thread(_))));
+    }
 
     #[test]
     fn every_item_is_done_once() {

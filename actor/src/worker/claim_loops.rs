@@ -1,7 +1,6 @@
 //! The loops of an actor: claim, play, submit.
 //!
-//! Invariant: an actor plays no piece of work twice at a time, unless its learner was restarted to
-//! an older version.
+//! Invariant: an actor plays no piece of work twice at a time with weights of the same version.
 
 use std::{
     collections::BTreeMap,
@@ -71,49 +70,46 @@ enum WorkId {
     Part(u64, u64),
 }
 
-/// What this actor plays or submits. If a lease has ended, the learner may hand out the work again
-/// before it has the result.
+/// What this actor plays or submits, with the version of its policy when it began, and the newest
+/// lease of it. If a lease has ended, the learner may hand out the work again before it has the
+/// result.
 #[derive(Default)]
-pub(super) struct WorkInProgress(std::sync::Mutex<BTreeMap<WorkId, Progress>>);
-
-/// Work that is played or submitted.
-struct Progress {
-    /// The newest lease of it.
-    lease_id: u64,
-    /// The policy version of this actor when it began.
-    version: u64,
-}
+pub(super) struct WorkInProgress(std::sync::Mutex<BTreeMap<(WorkId, u64), u64>>);
 
 impl WorkInProgress {
     fn begin(&self, work: &Work, version: u64) -> InProgress<'_> {
-        let lease_id = work.lease_id();
-        self.lock()
-            .insert(work.id(), Progress { lease_id, version });
-        InProgress(self, work.id(), lease_id)
+        let (key, lease_id) = ((work.id(), version), work.lease_id());
+        self.lock().insert(key, lease_id);
+        InProgress(self, key, lease_id)
     }
 
     /// Returns whether the result of what is in progress will do for this claim, whose lease it
-    /// then takes. It will not if the learner was restarted to an older version in the meantime.
+    /// then takes. It will not if it is too old for the claim, or if the learner was restarted to an
+    /// older version in the meantime.
     fn takes(&self, claimed: &Work, version: u64) -> bool {
         let mut in_progress = self.lock();
-        let will_do =
-            |it: &&mut Progress| (claimed.min_policy_version()..=version).contains(&it.version);
-        let found = in_progress.get_mut(&claimed.id()).filter(will_do);
-        found.map(|it| it.lease_id = claimed.lease_id()).is_some()
+        let of_versions = |version| (claimed.id(), version);
+        let (oldest, newest) = (claimed.min_policy_version().min(version), version);
+        let found = in_progress
+            .range_mut(of_versions(oldest)..=of_versions(newest))
+            .next_back();
+        found
+            .map(|(_, lease_id)| *lease_id = claimed.lease_id())
+            .is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkId, Progress>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(WorkId, u64), u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Names work as in progress until it is dropped. Its last field is the lease that it began with.
-struct InProgress<'a>(&'a WorkInProgress, WorkId, u64);
+struct InProgress<'a>(&'a WorkInProgress, (WorkId, u64), u64);
 
 impl InProgress<'_> {
     /// Returns the newest lease of the work.
     fn lease_id(&self) -> u64 {
-        self.0.lock().get(&self.1).map_or(self.2, |it| it.lease_id)
+        self.0.lock().get(&self.1).copied().unwrap_or(self.2)
     }
 }
 
@@ -294,6 +290,15 @@ mod tests {
         assert!(!all.takes(&group(3, 11, 6), 6));
         assert!(!all.takes(&group(4, 11, 5), 5), "another group");
         assert_eq!(in_progress.lease_id(), 10);
+        let newer = all.begin(&group(3, 12, 6), 6);
+        assert_eq!(
+            (in_progress.lease_id(), newer.lease_id()),
+            (10, 12),
+            "each has its own lease"
+        );
+        drop(in_progress);
+        assert!(all.takes(&group(3, 13, 6), 6), "the newer one goes on");
+        assert_eq!(newer.lease_id(), 13);
         let _part = all.begin(&part(5, 10), 5);
         assert!(!all.takes(&part(4, 11), 4));
     }

@@ -20,7 +20,8 @@ use crate::{
 pub(super) struct ReadBack {
     /// The last record of each group, with its position in the journal.
     pub(super) groups: Vec<(Group, u64)>,
-    /// The number of records of each group. An earlier record was taken back by a step.
+    /// The number of records of each group at its last version. An earlier record was taken back by
+    /// a step.
     pub(super) records: BTreeMap<u64, u32>,
 }
 
@@ -44,10 +45,15 @@ pub(super) fn read_back(
             );
             LearnerError::broken(run_dir, reason)
         })?;
-        if head.index >= start {
-            *read.records.entry(head.index).or_insert(0) += 1;
-            last.insert(head.index, entry);
+        if head.index < start {
+            continue;
         }
+        let is_repeated =
+            |earlier: &JournalEntry| sampled_by(earlier, rules) == sampled_by(&entry, rules);
+        let is_repeated = last.get(&head.index).is_some_and(is_repeated);
+        let records = read.records.entry(head.index).or_insert(0);
+        *records = if is_repeated { *records + 1 } else { 1 };
+        last.insert(head.index, entry);
     }
     let mut faults = Vec::new();
     for entry in last.into_values() {
@@ -72,4 +78,10 @@ pub(super) fn read_back(
     metrics::groups_refused(RefusalReason::Journal, faults.len() + lost.len());
     read.groups = kept;
     Ok(read)
+}
+
+/// Returns the newest policy version that sampled in a group; none if it breaks a rule.
+fn sampled_by(entry: &JournalEntry, rules: &GroupRules) -> Option<u64> {
+    let group = Group::new(entry.group.clone(), rules).ok()?;
+    group.newest_version()
 }

@@ -205,7 +205,7 @@ pub struct LossSettings {
     /// lambda where the advantage is negative. For `vespo`.
     #[default(2.0)]
     pub vespo_lambda_neg: f64,
-    /// Whether rows that a token limit cut have no loss.
+    /// Whether episodes have no loss in which a token limit cut a completion.
     pub mask_truncated_completions: bool,
 }
 
@@ -279,7 +279,7 @@ impl LossSettings {
         finite("loss.vespo_lambda_neg", self.vespo_lambda_neg)
     }
 
-    /// Refuses numbers that the loss does not use. [`Self::validate`] accepts them: settings of
+    /// Refuses numbers that the loss does not use, or that make no sense for it. [`Self::validate`] accepts them: settings of
     /// earlier versions may hold them.
     pub fn refuse_unused(&self) -> Result<()> {
         use LossType::{Cispo, DrGrpo, Sapo, Vespo};
@@ -301,16 +301,24 @@ impl LossSettings {
             loss == Sapo => sapo_temperature_pos sapo_temperature_neg;
             loss == Vespo => vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg;
         }
+        // verl adds 1 to its setting of that name.
+        if loss == Cispo && self.clip_high.is_some_and(|high| high < 1.0) {
+            let problem = "is below 1, but cispo caps the ratio itself there, so that every ratio \
+                           would be cut; give a number above 1 such as 5";
+            return Err(LearnerError::setting("loss.clip_high", problem));
+        }
         Ok(())
     }
 
-    /// Returns the divisor of a loss of `rows` rows and `tokens` loss tokens (TRL 1.16.0), before
-    /// accumulation factors. `context_tokens` is the length of `dr_grpo` where the settings have
-    /// none.
-    pub fn divisor(&self, rows: f64, tokens: f64, context_tokens: u32) -> f64 {
+    /// Returns the divisor of a loss of some completions and `tokens` loss tokens (TRL 1.16.0),
+    /// before accumulation factors. `context_tokens` is the length of `dr_grpo` where the settings
+    /// have none.
+    pub fn divisor(&self, completions: f64, tokens: f64, context_tokens: u32) -> f64 {
         match self.policy() {
-            PolicyLoss::Grpo(_) | PolicyLoss::Sapo { .. } | PolicyLoss::Luspo(_) => rows,
-            PolicyLoss::DrGrpo { length, .. } => rows * f64::from(length.unwrap_or(context_tokens)),
+            PolicyLoss::Grpo(_) | PolicyLoss::Sapo { .. } | PolicyLoss::Luspo(_) => completions,
+            PolicyLoss::DrGrpo { length, .. } => {
+                completions * f64::from(length.unwrap_or(context_tokens))
+            }
             PolicyLoss::Bnpo(_)
             | PolicyLoss::Dapo(_)
             | PolicyLoss::Cispo { .. }
@@ -318,8 +326,8 @@ impl LossSettings {
         }
     }
 
-    /// Whether each row's loss is first averaged over its own tokens.
-    pub(super) fn averages_rows(&self) -> bool {
+    /// Whether each completion's loss is first averaged over its own tokens.
+    pub(super) fn averages_completions(&self) -> bool {
         matches!(self.loss_type, LossType::Grpo | LossType::Sapo)
     }
 }

@@ -67,9 +67,10 @@ fn tokens_of(groups: &[Arc<Group>]) -> u64 {
     segments.map(|segment| segment.tokens.len() as u64).sum()
 }
 
-/// Returns whether the token limit cut the trajectory's last turn.
+/// Returns whether the token limit cut a turn of the trajectory. Its episode may go on after that,
+/// whereas in TRL it would end.
 pub fn is_truncated(trajectory: &Trajectory) -> bool {
-    trajectory.turns.last().is_some_and(|turn| turn.truncated)
+    trajectory.turns.iter().any(|turn| turn.truncated)
 }
 
 /// Inserts a metric unless it is undefined, as the mean of no values is.
@@ -129,8 +130,8 @@ fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
     }
 }
 
-/// Inserts the tool calls per trajectory, and the shares of calls that failed (malformed or with an
-/// error observation) and that were malformed.
+/// Inserts the tool calls per trajectory, the share of them that got an error, and the share of turns
+/// that were no call.
 fn tools(trajectories: &[&Trajectory], out: &mut Metrics) {
     let turns: Vec<_> = trajectories
         .iter()
@@ -138,12 +139,20 @@ fn tools(trajectories: &[&Trajectory], out: &mut Metrics) {
         .collect();
     let count =
         |hit: fn(&proto::v1::Turn) -> bool| turns.iter().filter(|turn| hit(turn)).count() as f64;
-    let failed = count(|turn| turn.malformed || turn.observation_is_error);
+    let failed = count(|turn| !turn.malformed && turn.observation_is_error);
     let malformed = count(|turn| turn.malformed);
-    let (calls, episodes) = (turns.len() as f64, trajectories.len() as f64);
-    put(out, "tools/call_frequency", calls / episodes);
+    let calls = turns.len() as f64 - malformed;
+    put(
+        out,
+        "tools/call_frequency",
+        calls / trajectories.len() as f64,
+    );
     put(out, "tools/failure_frequency", failed / calls);
-    put(out, "tools/malformed_frequency", malformed / calls);
+    put(
+        out,
+        "tools/malformed_frequency",
+        malformed / turns.len() as f64,
+    );
 }
 
 /// Inserts the staleness of trajectories: `version` minus the oldest version that sampled in each.

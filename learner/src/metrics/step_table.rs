@@ -187,19 +187,19 @@ pub const STEP_METRICS: [StepMetric; 53] = [
     metric(
         "completions/clipped_ratio",
         "learner_cut_completions_ratio",
-        "Share of episodes whose last completion the token limit cut.",
+        "Share of episodes in which the token limit cut a completion.",
         "response_length/clip_ratio",
     ),
     metric(
         "tools/call_frequency",
         "learner_tool_calls_mean",
-        "Mean number of tool calls in an episode.",
+        "Mean number of well-formed tool calls in an episode.",
         "tool_call_counts/mean",
     ),
     metric(
         "tools/failure_frequency",
         "learner_failed_tool_calls_ratio",
-        "Share of tool calls that were malformed or had an error as observation.",
+        "Share of well-formed tool calls that had an error as observation.",
         "",
     ),
     metric(

@@ -37,7 +37,7 @@ use tokio::runtime::Handle;
 pub use join::{RankOptions, join};
 pub(crate) use registry::{RankRegistry, model_files};
 pub use settings::{RankSettings, ReduceBy};
-pub use statistics::MicroBatchStatistics;
+pub use statistics::{LogprobDifference, MicroBatchStatistics};
 
 use crate::{
     batch::MicroBatch,

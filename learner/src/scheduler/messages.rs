@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Settings of the scheduler, all counted in groups, steps or policy versions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SchedulerSettings {
     /// Steps of the run.
     pub steps: u64,
@@ -11,6 +11,8 @@ pub struct SchedulerSettings {
     pub groups_per_step: u64,
     /// M: groups that dynamic sampling looks at for one step; at least N.
     pub max_groups_per_step: u64,
+    /// Groups that are with actors at a time, for each kept group that is still missing; at least 1.
+    pub oversampling: f64,
     /// K: how many versions the weights of a group may lag behind the step that trains on it.
     pub max_staleness: u64,
     /// How long an actor holds a group before the group is handed out again.
@@ -63,7 +65,7 @@ pub struct Submission<'a> {
 pub enum Admission {
     /// The group is needed: journal it, then [`Scheduler::record`](super::Scheduler::record) it.
     Accept,
-    /// The group is recorded already, or its step is made.
+    /// The group is recorded already, or its step is made, perhaps without it.
     Duplicate,
     /// Sampled with weights that are too old; the group is handed out again.
     Stale,

@@ -13,7 +13,7 @@ use crate::{
     config::RunArguments,
     error::{LearnerError, Result},
     network::{Network, PassSettings, Scores},
-    scheduler::{epoch_rng, shuffled},
+    shuffle::{epoch_rng, shuffled},
 };
 
 const KEPT_CHECKPOINTS: usize = 2;

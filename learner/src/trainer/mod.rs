@@ -37,7 +37,7 @@ pub struct Trainer {
     pub network: Network,
     /// The ranks that train together; by default one.
     pub ranks: Ranks,
-    /// Tokens seen so far, prompts and tool results included.
+    /// Tokens seen so far, as [`metrics::tokens`] counts them.
     pub tokens_seen: u64,
     /// Groups of the last step whose log-probabilities differ, if the settings only count them.
     pub suspects: Vec<RefusedGroup>,
@@ -52,6 +52,10 @@ struct LossRows<'a> {
     samples: Vec<Sample<'a>>,
     sampler: Vec<Vec<f64>>,
     advantages: Vec<Vec<f64>>,
+    /// Scored tokens of each row's trajectory, which has a row for each of its segments.
+    completion_lengths: Vec<usize>,
+    /// Trajectories that have rows.
+    completions: usize,
     /// The place of each row's group in `groups`.
     group_of: Vec<usize>,
     /// 1 plus the number of versions by which the weights that sampled a row lag behind.
@@ -212,11 +216,11 @@ impl Trainer {
             },
         )?;
         let (statistics, logprobs): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        if share.old.is_none() {
-            self.check_logprobs(rows, share, &logprobs)?;
-        }
         let parameters = self.network.parameters();
         let (gradients, statistics) = self.ranks.reduce(parameters, gradients, statistics)?;
+        if share.old.is_none() {
+            self.check_logprobs(rows, &statistics)?;
+        }
         let norm = global_norm(&gradients)?;
         // Later updates of a step have changed the weights already.
         if !norm.is_finite() && share.old.is_none() {
@@ -245,14 +249,13 @@ impl Trainer {
     ///
     /// # Errors
     /// [`LearnerError::Refused`] if the settings refuse groups with a difference. With several
-    /// ranks such groups are only counted: a rank sees its own share of a step alone.
+    /// ranks such groups are only counted: the other ranks cannot take back their part of a step.
     fn check_logprobs(
         &mut self,
         rows: &LossRows<'_>,
-        share: &RankShare,
-        logprobs: &[Vec<f64>],
+        statistics: &[MicroBatchStatistics],
     ) -> Result<()> {
-        let differing = self.differing_groups(rows, share, logprobs);
+        let differing = self.differing_groups(rows, statistics);
         if differing.is_empty() {
             return Ok(());
         }
@@ -266,8 +269,10 @@ impl Trainer {
     /// Returns what the sums of the loss are divided by.
     fn divisor(&self, rows: &LossRows<'_>, step_tokens: f64) -> f64 {
         let context_tokens = self.config.rollout.max_context_tokens;
-        let rows = rows.samples.len() as f64;
-        self.config.loss.divisor(rows, step_tokens, context_tokens)
+        let completions = rows.completions as f64;
+        self.config
+            .loss
+            .divisor(completions, step_tokens, context_tokens)
     }
 
     /// Returns the learning rate of the next update.
@@ -296,8 +301,13 @@ fn micro_batch_loss(
         RatioAgainst::Sampler => (Some(recorded.as_slice()), None),
         RatioAgainst::Learner => (old, Some(recorded.as_slice())),
     };
+    let lengths = micro
+        .samples
+        .iter()
+        .map(|&row| rows.completion_lengths[row]);
     let input = LossInput {
         rows: &micro.scored,
+        completion_lengths: &lengths.collect::<Vec<_>>(),
         logprobs: &scores.logprobs,
         old,
         sampler,
@@ -311,6 +321,16 @@ fn micro_batch_loss(
         loss: output.loss,
         stats: output.stats,
         sampling: sampling_stats(&scores.logprobs, &recorded, &micro.scored, &config.loss),
+        // Later updates of a step have changed the policy.
+        differences: match share.old {
+            None => suspects::differences(
+                rows,
+                micro,
+                &scores.logprobs,
+                config.trust.max_logprob_difference,
+            ),
+            Some(_) => Vec::new(),
+        },
     };
     let derivatives = LogprobGradients {
         logprobs: output.d_logprobs,
@@ -334,6 +354,8 @@ impl<'a> LossRows<'a> {
             samples: Vec::new(),
             sampler: Vec::new(),
             advantages: Vec::new(),
+            completion_lengths: Vec::new(),
+            completions: 0,
             group_of: Vec::new(),
             versions: Vec::new(),
         };
@@ -346,6 +368,7 @@ impl<'a> LossRows<'a> {
                 config.loss.mask_truncated_completions && metrics::is_truncated(trajectory);
             let oldest = trajectory.turns.iter().map(|turn| turn.policy_version);
             let lag = version.saturating_sub(oldest.min().unwrap_or(version));
+            let first_row = rows.samples.len();
             for segment in &trajectory.segments {
                 let sampled = (0..segment.tokens.len()).filter(|&at| segment.mask[at] == 1);
                 let scored: Vec<usize> = sampled.filter(|_| !is_masked).collect();
@@ -360,6 +383,11 @@ impl<'a> LossRows<'a> {
                     allowed: Vec::new(),
                 });
             }
+            let own = &rows.samples[first_row..];
+            let length: usize = own.iter().map(|sample| sample.scored.len()).sum();
+            rows.completion_lengths
+                .extend(std::iter::repeat_n(length, own.len()));
+            rows.completions += usize::from(!own.is_empty());
         }
         rows
     }
@@ -376,6 +404,12 @@ impl<'a> LossRows<'a> {
             samples: pick(&self.samples, &rows),
             sampler: pick(&self.sampler, &rows),
             advantages: pick(&self.advantages, &rows),
+            completion_lengths: pick(&self.completion_lengths, &rows),
+            completions: self.groups[number]
+                .trajectories
+                .iter()
+                .filter(|trajectory| !trajectory.segments.is_empty())
+                .count(),
             group_of: pick(&self.group_of, &rows),
             versions: pick(&self.versions, &rows),
         }

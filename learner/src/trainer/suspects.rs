@@ -4,42 +4,70 @@
 //! Invariant: the result is a function of the groups and of the weights before the step, so a
 //! resumed run refuses the same groups.
 
+use std::collections::BTreeMap;
+
 use super::{LossRows, RankShare, Trainer, micro_batch_loss};
 use crate::{
-    batch::{LEAST_WORKERS, micro_batches_for},
+    batch::{LEAST_WORKERS, MicroBatch, micro_batches_for},
     error::{LearnerError, Result},
     loss::LossDivisors,
     optimizer::global_norm,
+    ranks::{LogprobDifference, MicroBatchStatistics},
     refusals::{RefusalReason, RefusedGroup},
 };
 
+/// Returns the groups of a micro-batch with a log-probability that differs from the learner's `own`
+/// by more than `bound`, for each version that lies between them.
+pub(super) fn differences(
+    rows: &LossRows<'_>,
+    micro: &MicroBatch,
+    own: &[f64],
+    bound: f64,
+) -> Vec<LogprobDifference> {
+    let mut worst: BTreeMap<usize, LogprobDifference> = BTreeMap::new();
+    let mut own = own.iter();
+    for &sample in &micro.samples {
+        let (group, versions) = (rows.group_of[sample], rows.versions[sample]);
+        for (recorded, &own) in rows.sampler[sample].iter().zip(&mut own) {
+            let difference = (own - recorded).abs();
+            let most = worst.get(&group).map_or(0.0, |it| it.difference);
+            if difference > most.max(bound * versions) {
+                let group_place = group as u64;
+                let found = LogprobDifference {
+                    group: group_place,
+                    difference,
+                    own,
+                };
+                worst.insert(group, found);
+            }
+        }
+    }
+    worst.into_values().collect()
+}
+
 impl Trainer {
     /// Returns the groups with a log-probability that differs from the learner's by more than the
-    /// settings allow, given the learner's log-probabilities by micro-batch.
+    /// settings allow.
     pub(super) fn differing_groups(
         &self,
         rows: &LossRows<'_>,
-        share: &RankShare,
-        logprobs: &[Vec<f64>],
+        statistics: &[MicroBatchStatistics],
     ) -> Vec<RefusedGroup> {
         let bound = self.config.trust.max_logprob_difference;
-        let mut worst = vec![(0.0, 0.0); rows.groups.len()];
-        for (micro, own) in share.micro_batches.iter().zip(logprobs) {
-            let mut own = own.iter();
-            for &sample in &micro.samples {
-                let (group, versions) = (rows.group_of[sample], rows.versions[sample]);
-                for (recorded, own) in rows.sampler[sample].iter().zip(&mut own) {
-                    let difference = (own - recorded).abs();
-                    if difference > bound * versions && difference > worst[group].0 {
-                        worst[group] = (difference, *own);
-                    }
-                }
+        let all = statistics.iter().flat_map(|it| &it.differences);
+        let mut worst = BTreeMap::new();
+        for &found in all {
+            let group = worst.entry(found.group).or_insert(found);
+            if found.difference > group.difference {
+                *group = found;
             }
         }
-        let differing = worst.into_iter().zip(rows.groups);
-        let differing = differing.filter(|((difference, _), _)| *difference > 0.0);
+        // What another rank says is looked up, not trusted.
+        let differing = worst
+            .into_values()
+            .filter_map(|it| Some((it.difference, it.own, rows.groups.get(it.group as usize)?)));
         differing
-            .map(|((difference, own), group)| RefusedGroup {
+            .map(|(difference, own, group)| RefusedGroup {
                 index: group.index,
                 actor_id: group.actor_id.clone(),
                 reason: RefusalReason::Logprobs,

@@ -236,9 +236,44 @@ fn numbers_of_another_loss_are_refused() {
             "{fault}"
         );
     }
+    let capped = json!({"loss_type": "cispo", "clip_high": 0.28});
+    let loss: LossSettings = serde_json::from_value(capped).unwrap();
+    loss.validate().expect("earlier versions accepted it");
+    let fault = loss.refuse_unused().unwrap_err().to_string();
+    assert!(fault.contains("loss.clip_high"), "{fault}");
     let complete = json!({"loss_type": "dr_grpo", "vespo_k_pos": 2.0, "sapo_temperature_pos": 1.0});
     let loss: LossSettings = serde_json::from_value(complete).unwrap();
     loss.refuse_unused().unwrap();
+}
+
+#[test]
+fn settings_of_the_learner_that_have_no_effect_are_refused() {
+    for (settings, field) in [
+        (
+            json!({"loss": {"vllm_importance_sampling_mode": "token_truncate"}}),
+            "loss.sampler_correction",
+        ),
+        (
+            json!({"advantage": {"aggregation": "normalize_then_sum", "scale_rewards": "none"}}),
+            "advantage.scale_rewards",
+        ),
+        (
+            json!({"dynamic_sampling": false, "oversampling": 2.0}),
+            "oversampling",
+        ),
+    ] {
+        let config: LearnerConfig = serde_json::from_value(settings.clone()).unwrap();
+        config
+            .validate()
+            .expect("settings of earlier versions may hold them");
+        let fault = config.refuse_unused().unwrap_err().to_string();
+        assert!(fault.contains(field), "{settings}: {fault}");
+    }
+    let used = json!({"ratio_against": "learner",
+        "loss": {"vllm_importance_sampling_mode": "token_truncate"}});
+    let config: LearnerConfig = serde_json::from_value(used).unwrap();
+    config.refuse_unused().unwrap();
+    LearnerConfig::default().refuse_unused().unwrap();
 }
 
 /// What the first version that wrote checkpoints serialised, so that its runs resume.

@@ -216,6 +216,7 @@ impl Micro<'_> {
         let inputs = &self.inputs;
         let input = LossInput {
             rows: &self.tokens.rows,
+            completion_lengths: &self.tokens.rows,
             logprobs: &inputs.logprobs,
             old: inputs.old.as_deref(),
             sampler: inputs.sampler.as_deref(),

@@ -14,6 +14,7 @@ fn settings(steps: u64, groups: u64, most: u64, staleness: u64) -> SchedulerSett
         steps,
         groups_per_step: groups,
         max_groups_per_step: most,
+        oversampling: 1.0,
         max_staleness: staleness,
         // 10 s for an actor without an accepted group.
         lease: Duration::from_secs(100),
@@ -169,17 +170,23 @@ proptest! {
         share in 0_u64..=100,
         groups in 1_u64..6,
         extra in 0_u64..8,
+        oversampling in prop_oneof![Just(1.0), 1.0..8.0],
         actors in 1_usize..4,
         choices in proptest::collection::vec((any::<u8>(), any::<u8>()), 0..300),
     ) {
-        let settings = settings(4, groups, groups + extra, 0);
+        let settings = SchedulerSettings {
+            oversampling,
+            ..settings(4, groups, groups + extra, 0)
+        };
         let kept = |index, version| content(seed, share, index, version);
         let expected = expected_batches(&settings, kept);
         let (batches, handed) = simulate(settings, seed, share, actors, &choices);
         prop_assert_eq!(&batches, &expected);
         // No group beyond those the batches looked at was handed out.
-        let quiet = simulate(settings, seed, share, 1, &[]).1;
-        prop_assert_eq!(handed.keys().collect::<Vec<_>>(), quiet.keys().collect::<Vec<_>>());
+        let frugal = SchedulerSettings { oversampling: 1.0, ..settings };
+        let quiet = simulate(frugal, seed, share, 1, &[]).1;
+        prop_assert!(quiet.keys().all(|index| handed.contains_key(index)));
+        prop_assert!(oversampling > 1.0 || handed.len() == quiet.len());
     }
 
     #[test]
@@ -191,6 +198,81 @@ proptest! {
         seen.sort_unstable();
         prop_assert_eq!(seen, (0..questions).collect::<Vec<_>>());
     }
+}
+
+/// The replacements of groups that will have zero variance are sampled with them. Those that are
+/// not needed are dropped, and handed out anew for the next step.
+#[test]
+fn oversampled_groups_are_dropped_or_used() {
+    let settings = SchedulerSettings {
+        oversampling: 2.0,
+        ..settings(2, 2, 8, 0)
+    };
+    let mut scheduler = Scheduler::new(settings, 0, 0, 7);
+    let leases: Vec<Lease> = (0..4)
+        .map(|_| lease(scheduler.claim(seconds(0), "a", 0)))
+        .collect();
+    assert_eq!(scheduler.claim(seconds(0), "a", 0), Claim::Wait);
+    // The second group has zero variance, so the third takes its place.
+    for (index, kept) in [(0, true), (1, false), (2, true)] {
+        let work = Work {
+            lease: leases[index],
+            version: 0,
+        };
+        submit_twice(&mut scheduler, "a", &work, kept);
+    }
+    let batch = scheduler.batch().unwrap();
+    assert_eq!(
+        (batch.group_indices.as_slice(), batch.left_out.as_slice()),
+        (&[0, 2][..], &[1][..])
+    );
+    scheduler.advance(seconds(1), &batch);
+    let again = lease(scheduler.claim(seconds(1), "b", 1));
+    assert_eq!((again.group_index, again.min_policy_version), (3, 1));
+    // The first result comes late, and the next step cannot use it.
+    assert_eq!(
+        judge(&mut scheduler, "a", leases[3], 0),
+        Admission::Duplicate
+    );
+    assert_eq!(judge(&mut scheduler, "b", again, 1), Admission::Accept);
+}
+
+/// The actor that has the new weights first would otherwise take all groups of a step.
+#[test]
+fn an_actor_leaves_the_others_their_share_at_the_beginning_of_a_step() {
+    let mut scheduler = Scheduler::new(settings(9, 4, 8, 0), 0, 0, 7);
+    scheduler.set_actors(2);
+    for index in 0..4 {
+        let lease = lease(scheduler.claim(seconds(0), "first", 0));
+        assert_eq!(lease.group_index, index, "the first step is not shared");
+        accept(&mut scheduler, "first", index, 0);
+    }
+    let batch = scheduler.batch().unwrap();
+    scheduler.advance(seconds(50), &batch);
+    for _ in 0..2 {
+        lease(scheduler.claim(seconds(50), "first", 1));
+    }
+    assert_eq!(scheduler.claim(seconds(50), "first", 1), Claim::Wait);
+    assert_eq!(
+        scheduler.held_back_until(seconds(50), "first"),
+        Some(seconds(55))
+    );
+    lease(scheduler.claim(seconds(54), "second", 1));
+    assert_eq!(scheduler.claim(seconds(54), "first", 1), Claim::Wait);
+    // The other actor does not come for the rest.
+    lease(scheduler.claim(seconds(55), "first", 1));
+}
+
+/// A result that a step dropped and a new process reads back from the journal.
+#[test]
+fn a_dropped_group_is_not_used_after_a_restart() {
+    let mut scheduler = Scheduler::new(settings(9, 2, 8, 0), 3, 10, 7);
+    let dropped = GroupSummary {
+        kept: true,
+        oldest_version: 2,
+    };
+    assert!(!scheduler.record(10, dropped));
+    assert_eq!(lease(scheduler.claim(seconds(0), "a", 3)).group_index, 10);
 }
 
 fn order(questions: usize, seed: u64) -> QuestionOrder {

@@ -1,0 +1,64 @@
+//! What claims, submissions and steps share under one lock.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    error::LearnerError,
+    group::{Group, StepGroups},
+    scheduler::{Admission, Batch, Scheduler, Submission},
+};
+
+/// The work, the groups in memory and whether the run ends.
+pub(super) struct IntakeState {
+    pub(super) scheduler: Scheduler,
+    pub(super) groups: BTreeMap<u64, JournaledGroup>,
+    /// How often each group from the next step on was accepted. A step takes back what it cannot
+    /// train on.
+    pub(super) records: BTreeMap<u64, u32>,
+    pub(super) stopping: bool,
+    /// A group that could not be journaled, which ends the run.
+    pub(super) fault: Option<LearnerError>,
+}
+
+/// A group whose step is not made yet, and the position of its record in the journal.
+pub(super) struct JournaledGroup {
+    pub(super) group: Arc<Group>,
+    pub(super) journal_offset: u64,
+}
+
+impl IntakeState {
+    /// Judges a group. One that a later version sampled is from before a restart that took the run
+    /// back.
+    pub(super) fn judge(&mut self, group: &Group) -> Admission {
+        if group.newest_version() > Some(self.scheduler.version()) {
+            return Admission::Unknown;
+        }
+        self.scheduler.judge(Submission {
+            group_index: group.index,
+            lease_id: group.lease_id,
+            actor_id: &group.actor_id,
+            oldest_version: group.summary.oldest_version,
+        })
+    }
+
+    /// Holds a recorded group until its step is made.
+    pub(super) fn hold(&mut self, group: Group, journal_offset: u64) {
+        let group = Arc::new(group);
+        let journaled = JournaledGroup {
+            group: Arc::clone(&group),
+            journal_offset,
+        };
+        self.groups.insert(group.index, journaled);
+    }
+
+    pub(super) fn step_groups(&self, batch: &Batch) -> StepGroups {
+        let pick = |indices: &[u64]| {
+            let group = |index| Arc::clone(&self.groups[index].group);
+            indices.iter().map(group).collect()
+        };
+        StepGroups {
+            kept: pick(&batch.group_indices),
+            left_out: pick(&batch.left_out),
+        }
+    }
+}
