@@ -168,8 +168,8 @@ impl Rollout {
         let room = self.context.room_tokens();
         if room == 0 {
             self.trajectory.failure = format!(
-                "the prompt has {} tokens, but max_context_tokens is {}: raise it, or use \
-                 fewer shots",
+                "the prompt has {} tokens, but learner.rollout.max_context_tokens is {}: start a \
+                 run with a larger one, with fewer shots, or without databases of many tables",
                 self.context.tokens().len(),
                 self.limits.max_context_tokens
             );

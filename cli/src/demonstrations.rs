@@ -35,13 +35,18 @@ pub(crate) async fn demonstrations(
     let chat: Arc<Chat> = Arc::new(model.chat.clone());
     let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), mix);
     let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
-    let mut question_ids = training_questions(setup);
-    if config.demonstrations > 0 {
-        question_ids.truncate(config.demonstrations);
-    }
+    let question_ids: Vec<String> = training_questions(setup)
+        .into_iter()
+        .skip(config.skip_questions)
+        .take(match config.demonstrations {
+            0 => usize::MAX,
+            some => some,
+        })
+        .collect();
     ensure!(
         !question_ids.is_empty(),
-        "the train split has no questions to demonstrate; choose other data or other --databases"
+        "the train split has no questions to demonstrate; choose other data or other --databases, \
+         or lower warm_start.skip_questions"
     );
     let title = format!("demonstrations, {name}");
     let stage = evaluator

@@ -1,8 +1,8 @@
 //! Evaluations of a run: their questions, their policies, and their records.
 //!
 //! Invariant: the learning curve uses the first questions of `eval` and the comparison table the
-//! last ones, in an order that no seed changes. So settings can be chosen by the curve without an
-//! effect on the table.
+//! last ones, in an order that no seed changes. So no question of the table has an effect on
+//! settings that are chosen by the curve. Another wording of its query may have.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -44,7 +44,7 @@ impl EvaluationQuestions {
         let wanted = settings.questions + settings.curve_questions;
         // If there are too few for both, each gets its share of them.
         let for_table = if curve.len() < wanted {
-            curve.len() * settings.questions / wanted
+            (curve.len() * settings.questions).div_ceil(wanted)
         } else {
             settings.questions
         };
@@ -59,6 +59,11 @@ impl EvaluationQuestions {
         }
         curve.truncate(settings.curve_questions);
         Self { table, curve }
+    }
+
+    /// Returns whether there is no question of `eval`.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.curve.is_empty() && self.table.iter().all(|(_, questions)| questions.is_empty())
     }
 
     /// Returns the questions of the table that belong to a split or to a part of it.

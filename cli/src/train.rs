@@ -20,7 +20,7 @@ use crate::{
     admin::{self, Readiness},
     args::TrainArgs,
     config::RunConfig,
-    evaluation::Evaluator,
+    evaluation::{EvaluationQuestions, Evaluator},
     imitation::remove_checkpoints,
     live::LiveRun,
     model_folder,
@@ -63,6 +63,12 @@ pub(crate) async fn train(
     let live = LiveRun::default();
     let ready = open_admin_port(args.admin, &live).await?;
     let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
+    if EvaluationQuestions::draw(&config.evaluation, &setup.questions()).is_empty() {
+        progress.say(
+            "no question has the split `eval`, so the run is not evaluated on questions that it \
+             does not train on; see docs/data.md for splits",
+        );
+    }
     let mut run = plan.open(progress, live)?;
     run.describe(&setup, &base)?;
     ready.set(true);

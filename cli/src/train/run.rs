@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::ErrorKind,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     pin::pin,
     time::{Duration, Instant},
 };
@@ -49,7 +49,7 @@ impl PlannedRun {
             return Self::resumed(args);
         }
         let target = match &args.name {
-            Some(name) => RunTarget::New(args.runs_dir.join(name)),
+            Some(name) => RunTarget::New(args.runs_dir.join(folder_name(name)?)),
             None => RunTarget::NextIn(args.runs_dir.clone()),
         };
         let config = RunConfig::resolve(&args.config)?;
@@ -60,10 +60,9 @@ impl PlannedRun {
                 return Self::continued(config, path.clone());
             }
             bail!(
-                "{} contains a run already; continue it with --resume --name {}, or choose another \
-                 --name",
+                "{} contains a run already; continue it with `{}`, or choose another --name",
                 path.display(),
-                path.file_name().unwrap_or_default().display()
+                resume_command(path)
             );
         }
         Ok(Self { config, target })
@@ -197,13 +196,7 @@ impl OpenRun {
 
     /// Returns the command that continues the run.
     pub(super) fn resume_command(&self) -> String {
-        let runs_dir = self.folder.path().parent().unwrap_or(Path::new(""));
-        let runs_dir = match runs_dir == Path::new(DEFAULT_RUNS_DIR) {
-            true => String::new(),
-            false => format!(" --runs-dir {}", shell_quoted(&runs_dir.to_string_lossy())),
-        };
-        let name = shell_quoted(&self.name);
-        format!("sqlenv train --resume --name {name}{runs_dir}")
+        resume_command(self.folder.path())
     }
 
     /// Records how the run ended.
@@ -243,6 +236,32 @@ fn make_next(runs_dir: &Path) -> Result<PathBuf> {
         }
     }
     unreachable!("numbers do not run out: this is a bug")
+}
+
+/// Returns the command that continues the run in a folder.
+fn resume_command(folder: &Path) -> String {
+    let runs_dir = folder.parent().unwrap_or(Path::new(""));
+    let runs_dir = match runs_dir == Path::new(DEFAULT_RUNS_DIR) {
+        true => String::new(),
+        false => format!(" --runs-dir {}", shell_quoted(&runs_dir.to_string_lossy())),
+    };
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    format!(
+        "sqlenv train --resume --name {}{runs_dir}",
+        shell_quoted(&name)
+    )
+}
+
+/// Returns the name of a run if its folder lies in that of the runs.
+fn folder_name(name: &str) -> Result<&Path> {
+    let path = Path::new(name);
+    let is_below = |part| matches!(part, Component::Normal(_));
+    ensure!(
+        !name.is_empty() && path.components().all(is_below),
+        "--name {name:?} is not the name of a folder; give one such as `my-run`, and the folder of \
+         the runs by --runs-dir"
+    );
+    Ok(path)
 }
 
 /// Returns the name of the run whose settings were written last.

@@ -103,7 +103,7 @@ async fn evaluate(
     chat: &Arc<Chat>,
     (split, questions): (&str, &[v1::Question]),
 ) -> Result<()> {
-    if evaluated.is_recorded(folder, split)? {
+    if questions.is_empty() || evaluated.is_recorded(folder, split)? {
         return Ok(());
     }
     let (evaluation, episodes) = evaluator

@@ -29,6 +29,9 @@ fn wrong_words() {
     check(&["train", "--set", "learner.stepz=3"], &["stepz", "steps"]);
     check(&["train", "--set", "steps"], &["steps", "KEY=VALUE"]);
     check(&["train", "--config", "nowhere.toml"], &["nowhere.toml"]);
+    for name in ["", "../elsewhere", "/tmp/elsewhere"] {
+        check(&["train", "--name", name], &["--name", "--runs-dir"]);
+    }
     check(&["train", "--set", "learner.steps=abc"], &["learner.steps"]);
     check(
         &["train", "--resume", "--seed", "7"],

@@ -67,3 +67,15 @@ fn an_interrupted_training_continues_to_the_same_weights() {
     );
     assert!(!checkpoints.exists(), "the checkpoints were not removed");
 }
+
+#[test]
+fn questions_that_are_skipped_are_not_demonstrated() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("model");
+    let skipped = ["--set", "warm_start.skip_questions=1000000"];
+    let output = sft(&out).args(skipped).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("lower warm_start.skip_questions"), "{said}");
+    assert!(!out.exists());
+}
