@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .codec_path("crate::codec::WireCodec")
         .extern_path(ENCODED_GROUP, "crate::EncodedGroup")
         .extern_path(ENCODED_EVALUATION, "crate::EncodedEvaluation")
+        .extern_path(REPLAY, "crate::v1::ReplayRequest")
         .bytes(".sqlenv.v1.SnapshotChunk")
         .bytes(".sqlenv.v1.Chunk")
         .bytes(".sqlenv.v1.ModelFile")
@@ -45,6 +46,9 @@ const EVALUATION: &str = ".sqlenv.v1.SubmitEvaluationRequest";
 /// Not in the contract: the Rust types of what actors submit, in its encoding.
 const ENCODED_GROUP: &str = ".sqlenv.v1.EncodedGroup";
 const ENCODED_EVALUATION: &str = ".sqlenv.v1.EncodedEvaluation";
+
+/// A message whose Rust type is written by hand.
+const REPLAY: &str = ".sqlenv.v1.ReplayRequest";
 
 /// Gives submissions the types `EncodedGroup` and `EncodedEvaluation` as the request of a method,
 /// and groups `bytes` as a field. Neither changes the wire: a message field and a bytes field are

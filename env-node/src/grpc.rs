@@ -4,10 +4,13 @@
 //! applied.
 
 use env::EnvError;
-use proto::v1::{
-    InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ReplayRequest,
-    ReplayResponse, ResetRequest, ResetResponse, StepRequest, StepResponse,
-    env_server::{Env, EnvServer},
+use proto::{
+    MAX_REPLAYED_ACTIONS,
+    v1::{
+        InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ReplayRequest,
+        ReplayResponse, ResetRequest, ResetResponse, StepRequest, StepResponse,
+        env_server::{Env, EnvServer},
+    },
 };
 use tonic::{Request, Response, Status, async_trait};
 
@@ -15,9 +18,6 @@ use crate::{node::EnvNode, status, wire};
 
 /// Largest response: a token and an observation with a full history, or a page of questions.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
-/// Actions of a replay: more than an episode has. Their list has many times the bytes of a request
-/// with empty actions, and slow queries would hold it.
-const MAX_ACTIONS: usize = 10_000;
 
 #[async_trait]
 impl Env for EnvNode {
@@ -31,7 +31,14 @@ impl Env for EnvNode {
 
     async fn step(&self, request: Request<StepRequest>) -> Result<Response<StepResponse>, Status> {
         let StepRequest { token, action } = request.into_inner();
-        let action = wire::action(action.unwrap_or_default());
+        // A step of the episode would be spent on what no agent did.
+        let Some(action) = action else {
+            return respond(Err(EnvError::Request {
+                field: "action",
+                message: "action: give one".to_owned(),
+            }));
+        };
+        let action = wire::action(action);
         let result = Self::step(self, token, &action).await;
         respond(result.map(wire::step_response))
     }
@@ -47,13 +54,10 @@ impl Env for EnvNode {
                 message: "actions: give at least one".to_owned(),
             }));
         }
-        if actions.len() > MAX_ACTIONS {
+        if actions.len() > MAX_REPLAYED_ACTIONS {
             return respond(Err(EnvError::Request {
                 field: "actions",
-                message: format!(
-                    "actions: {} are too many; give at most {MAX_ACTIONS}",
-                    actions.len()
-                ),
+                message: format!("actions: give at most {MAX_REPLAYED_ACTIONS}"),
             }));
         }
         let actions = actions.into_iter().map(wire::action);

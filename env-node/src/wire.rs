@@ -1,7 +1,8 @@
 //! Converts the messages of `sqlenv.v1.Env` to the environment's types and back.
 //!
 //! Invariant: the fields of a question are named one by one, so that a gold answer cannot slip out.
-//! This is the only place that decides what a caller may know of a question.
+//! This decides what a caller may know of a question. The page alone shows more, its answer and SQL
+//! at the end of an episode (`gold` in `web/view.rs`).
 
 use data::Question;
 use env::{

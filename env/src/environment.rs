@@ -9,33 +9,26 @@
 //! observation, so that no query can hold up an episode for ever. Gold SQL belongs to the dataset
 //! and not to the agent; a hit there always fails the call.
 
+mod actions;
+
 use std::{ops::Range, sync::Arc};
 
-use data::{AnswerType, DatabaseFile, Dataset, Question};
+use data::{DatabaseFile, Dataset, Question};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     catalog::{Catalog, CatalogEntry, QuestionPage},
-    episode::{
-        self, Action, ActionOutcome, EpisodeSpec, EpisodeState, MAX_EPISODE_ID_CHARS, Observation,
-        ParsedAction, Transition,
-    },
+    episode::{self, Action, EpisodeSpec, EpisodeState, MAX_EPISODE_ID_CHARS, Observation},
     error::EnvError,
-    gold::{GoldRows, is_correct},
     metrics,
     pool::Pool,
-    progress::ResultSummary,
     reward::{RewardComponents, RewardProfile},
-    sandbox::{Failure, Sandbox, WorkBudget, self_test},
+    sandbox::self_test,
     schema::Schema,
     settings::{EnvSettings, MAX_STEP_BUDGET},
     token::{TokenBody, TokenError, TokenKey},
     wall_clock_hits::WallClockHits,
 };
-
-/// Longest answer, in bytes, that may be checked where quick work is done: no budget bounds the
-/// check of a longer one.
-const QUICK_ANSWER_BYTES: usize = 16 << 10;
 
 /// Runs episodes. Cheap to clone; all clones share databases and threads.
 #[derive(Clone)]
@@ -296,103 +289,6 @@ impl EnvironmentState {
             .ok_or_else(|| TokenError::ForeignDatabase {
                 question_id: question_id.clone(),
             })
-    }
-
-    async fn run_action(
-        &self,
-        entry: &CatalogEntry,
-        token: &[u8],
-        state: &EpisodeState,
-        action: &Action,
-    ) -> Result<Transition, EnvError> {
-        let schema = &entry.database.schema;
-        let parsed = episode::parse(action, schema, self.settings.argument_bytes);
-        let outcome = match &parsed {
-            ParsedAction::Describe(table) => {
-                ActionOutcome::Text(schema.tables[*table].description.clone())
-            }
-            ParsedAction::Sample(table) => {
-                ActionOutcome::Text(schema.tables[*table].sample.clone())
-            }
-            ParsedAction::Query(sql) => self.query(entry, token, sql).await?,
-            ParsedAction::Answer(answer) => {
-                ActionOutcome::Verified(self.is_correct(entry, answer).await?)
-            }
-            ParsedAction::Invalid(error) => ActionOutcome::Error(error.clone()),
-        };
-        Ok(episode::apply(state, action, &parsed, outcome))
-    }
-
-    async fn query(
-        &self,
-        entry: &CatalogEntry,
-        token: &[u8],
-        sql: &str,
-    ) -> Result<ActionOutcome, EnvError> {
-        let (owned_sql, limits) = (sql.to_owned(), self.settings.result);
-        let (question, gold) = (Arc::clone(&entry.question), Arc::clone(&entry.gold));
-        let work = move |sandbox: &Sandbox| {
-            let run = sandbox.query(&owned_sql);
-            metrics::query_run(&run);
-            let rows = match run.rows {
-                Ok(rows) => rows,
-                Err(error) => return Ok(Err(error)),
-            };
-            let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
-            let level = gold
-                .summary
-                .as_ref()
-                .map_or(0, |gold| ResultSummary::new(&rows).level(gold));
-            let text = rows.render(&limits);
-            Ok::<_, EnvError>(Ok(ActionOutcome::Rows { text, level }))
-        };
-        let database = Arc::clone(&entry.database);
-        match self.pool.run(WorkBudget::Quick, database, work).await?? {
-            Err(error)
-                if error.failure == Failure::WallClock
-                    && self.wall_clock_hits.insert(token, sql) =>
-            {
-                Err(EnvError::WallClock {
-                    query: "the query".to_owned(),
-                    seconds: self.settings.sql.wall_clock_seconds,
-                })
-            }
-            Err(error) => Ok(ActionOutcome::Error(error.message)),
-            Ok(outcome) => Ok(outcome),
-        }
-    }
-
-    /// Checks an answer. Short scalars are checked here. SQL threads check lists and tables, which
-    /// need the gold rows, and long answers, which take time.
-    async fn is_correct(&self, entry: &CatalogEntry, answer: &str) -> Result<bool, EnvError> {
-        let needs_rows = matches!(
-            entry.question.answer_type,
-            AnswerType::List | AnswerType::Table
-        );
-        let budget = match answer.len() {
-            ..=QUICK_ANSWER_BYTES => WorkBudget::Quick,
-            _ => WorkBudget::Full,
-        };
-        if !needs_rows && budget == WorkBudget::Quick {
-            return Ok(is_correct(&entry.question, None, answer));
-        }
-        let (question, gold, answer) = (
-            Arc::clone(&entry.question),
-            Arc::clone(&entry.gold),
-            answer.to_owned(),
-        );
-        let work = move |sandbox: &Sandbox| {
-            let rows = match needs_rows {
-                true => GoldRows::get_or_run(&question, &gold, sandbox)?
-                    .rows
-                    .as_deref(),
-                false => None,
-            };
-            Ok(is_correct(&question, rows, &answer))
-        };
-        self.pool
-            .run(budget, Arc::clone(&entry.database), work)
-            .await?
     }
 }
 

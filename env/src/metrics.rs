@@ -117,20 +117,37 @@ pub(crate) fn episode_ended(state: &EpisodeState) {
     counter!(EPISODES_ENDED, "outcome" => outcome).increment(1);
 }
 
-pub(crate) fn query_run(run: &QueryRun) {
-    let outcome = match run.rows.as_ref().map_err(|error| error.failure) {
-        Ok(_) => "ok",
-        Err(Failure::Denied) => "denied",
+/// The cost of a query, and why it failed, if it did.
+pub(crate) struct QueryCost {
+    failure: Option<Failure>,
+    work_units: u64,
+    peak_bytes: u64,
+}
+
+impl From<&QueryRun> for QueryCost {
+    fn from(run: &QueryRun) -> Self {
+        Self {
+            failure: run.rows.as_ref().err().map(|error| error.failure),
+            work_units: run.work_units,
+            peak_bytes: run.peak_bytes,
+        }
+    }
+}
+
+pub(crate) fn query_run(cost: &QueryCost) {
+    let outcome = match cost.failure {
+        None => "ok",
+        Some(Failure::Denied) => "denied",
         // The pool runs the query again; it counts then.
-        Err(Failure::QuickBudgetSpent) => return,
-        Err(Failure::WorkUnits) => "work_units",
-        Err(Failure::Memory) => "memory",
-        Err(Failure::WallClock) => "wall_clock",
-        Err(Failure::Sqlite) => "error",
+        Some(Failure::QuickBudgetSpent) => return,
+        Some(Failure::WorkUnits) => "work_units",
+        Some(Failure::Memory) => "memory",
+        Some(Failure::WallClock) => "wall_clock",
+        Some(Failure::Sqlite) => "error",
     };
     counter!(QUERIES, "outcome" => outcome).increment(1);
-    histogram!(QUERY_WORK_UNITS).record(run.work_units as f64);
-    histogram!(QUERY_MEMORY_BYTES).record(run.peak_bytes as f64);
+    histogram!(QUERY_WORK_UNITS).record(cost.work_units as f64);
+    histogram!(QUERY_MEMORY_BYTES).record(cost.peak_bytes as f64);
 }
 
 /// Sets the size of a lane, which has no work yet.

@@ -3,8 +3,8 @@
 //! Invariant: SQLite never runs on an async thread, and the queues are bounded: a full queue
 //! refuses a job at once. Each job first runs in the quick lane, on a small budget. A job that
 //! needs more runs again in the full lane, so that short statements never wait for long ones. A job
-//! that is known to be long goes to the full lane at once. Each thread keeps the databases open
-//! that it used last.
+//! that is known to be long goes to the full lane at once, whose queue holds no more than it can
+//! serve while a caller waits. Each thread keeps the databases open that it used last.
 
 use std::{
     collections::VecDeque,
@@ -32,6 +32,9 @@ use crate::{
 
 /// `EMFILE` and `ENFILE`, the same on Linux, macOS and the BSDs.
 const NO_MORE_FILES: [i32; 2] = [24, 23];
+
+/// Seconds for which a caller waits: as long as a call to env-node may take by default.
+const CALL_SECONDS: f64 = 60.0;
 
 type Job = Box<dyn FnOnce(&mut Connections) + Send>;
 
@@ -97,7 +100,8 @@ impl Pool {
 
 impl Lane {
     fn new(settings: &EnvSettings, budget: WorkBudget, threads: usize) -> Result<Self, EnvError> {
-        let (jobs, queue) = sync_channel::<Job>(settings.sql_queue);
+        let capacity = capacity(settings, budget, threads);
+        let (jobs, queue) = sync_channel::<Job>(capacity);
         let queue = Arc::new(Mutex::new(queue));
         for index in 0..threads {
             let queue = Arc::clone(&queue);
@@ -114,7 +118,7 @@ impl Lane {
                     EnvError::Internal(format!("cannot start an SQL thread: {error}"))
                 })?;
         }
-        metrics::lane_opened(budget, threads, settings.sql_queue);
+        metrics::lane_opened(budget, threads, capacity);
         Ok(Self {
             budget,
             jobs,
@@ -158,6 +162,19 @@ impl Lane {
         answer
             .await
             .map_err(|_| EnvError::Internal("an SQL thread panicked".to_owned()))?
+    }
+}
+
+/// Returns how many jobs may wait in a lane. In the full lane each of them may take all of its
+/// seconds, and one that would not end while its caller waits only delays the others.
+fn capacity(settings: &EnvSettings, budget: WorkBudget, threads: usize) -> usize {
+    match budget {
+        WorkBudget::Quick => settings.sql_queue,
+        WorkBudget::Full => {
+            let turns = (CALL_SECONDS / settings.sql.wall_clock_seconds) as usize;
+            let served = threads.saturating_mul(turns);
+            served.max(threads).min(settings.sql_queue)
+        }
     }
 }
 
@@ -218,6 +235,26 @@ mod tests {
     use sha2::{Digest, Sha256};
 
     use super::*;
+
+    #[test]
+    fn the_full_lane_queues_what_it_can_serve_in_a_call() {
+        for (wall_clock_seconds, sql_queue, quick, full) in [
+            (2.0, 4_096, 4_096, 60),
+            (7.0, 4_096, 4_096, 16),
+            (3_600.0, 4_096, 4_096, 2),
+            (1e-300, 4_096, 4_096, 4_096),
+            (2.0, 1, 1, 1),
+        ] {
+            let mut settings = EnvSettings {
+                sql_queue,
+                ..EnvSettings::default()
+            };
+            settings.sql.wall_clock_seconds = wall_clock_seconds;
+            let lanes = [WorkBudget::Quick, WorkBudget::Full];
+            let capacities = lanes.map(|budget| capacity(&settings, budget, 2));
+            assert_eq!(capacities, [quick, full], "{wall_clock_seconds} s");
+        }
+    }
 
     #[tokio::test]
     async fn a_job_starts_in_the_lane_of_its_budget() {

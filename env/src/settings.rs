@@ -44,7 +44,9 @@ pub struct EnvSettings {
     pub argument_bytes: usize,
     /// Threads that run SQL; 0: one per core. As many more threads run the few long statements.
     pub sql_threads: usize,
-    /// Queries that may wait for a thread. Further ones are refused with `RESOURCE_EXHAUSTED`.
+    /// Queries that may wait for a thread. Further ones are refused with `RESOURCE_EXHAUSTED`. Of
+    /// long statements no more may wait than end within a minute if each takes
+    /// `sql.wall_clock_seconds`.
     #[default(4_096)]
     pub sql_queue: usize,
     /// Databases that a thread keeps open.

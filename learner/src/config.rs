@@ -68,7 +68,6 @@ pub struct LearnerConfig {
     /// in vain, but a replacement of a group without reward variance begins only after that group.
     /// If half of the groups have none, 2 samples the replacements at once. Changes speed, and no
     /// result unless `max_staleness` is above 0.
-    #[serde(skip_serializing_if = "is_one")]
     #[default(1.0)]
     pub oversampling: f64,
     /// Policy versions that a trajectory may lag behind the step that trains on it; 0: synchronous.
@@ -164,10 +163,6 @@ pub struct RewardWeights {
     clippy::trivially_copy_pass_by_ref,
     reason = "serde calls it with a reference"
 )]
-fn is_one(factor: &f64) -> bool {
-    *factor == 1.0
-}
-
 fn is_zero(weight: &f64) -> bool {
     *weight == 0.0
 }
@@ -312,8 +307,8 @@ impl LearnerConfig {
         if advantage.aggregation == RewardAggregation::NormalizeThenSum
             && advantage.scale_rewards != AdvantageSettings::default().scale_rewards
         {
-            let problem = "is set, but aggregation = \"normalize_then_sum\" does not use it; leave \
-                           it out";
+            let problem =
+                "is set, but aggregation = \"normalize_then_sum\" does not use it; leave it out";
             return Err(LearnerError::setting("advantage.scale_rewards", problem));
         }
         if !self.dynamic_sampling && self.oversampling != 1.0 {
@@ -347,8 +342,9 @@ impl LearnerConfig {
     /// Returns the SHA-256, in hexadecimal, of everything that shapes the weights: a run resumes
     /// only under the same.
     ///
-    /// Left out are oversampling, gradient checkpointing, leases, checkpoints, the timeout of ranks, the server,
-    /// the trust in actors, and the number of steps where the learning rate does not depend on it.
+    /// Left out are oversampling, gradient checkpointing, leases, checkpoints, the timeout of
+    /// ranks, the server, the trust in actors, and the number of steps where the learning rate does
+    /// not depend on it.
     pub fn fingerprint(&self, run_seed: u64) -> String {
         let shaping = Self {
             steps: match self.schedule.kind {
@@ -368,9 +364,11 @@ impl LearnerConfig {
             serde_json::to_string(&shaping).expect("plain settings serialise: this is a bug");
         // The value is that of the first version that wrote checkpoints: names and order of the
         // fields are part of it, as are the seed and the number of threads that it had among them.
+        // It had no oversampling.
         let json = json
             .replacen('{', &format!("{{\"run_seed\":{run_seed},"), 1)
             .replacen("\"dynamic_sampling\":", "\"refill_zero_spread\":", 1)
+            .replacen("\"oversampling\":1.0,", "", 1)
             .replacen("\"rewards\":", "\"threads\":0,\"rewards\":", 1);
         hex::encode(Sha256::digest(json))
     }

@@ -223,7 +223,8 @@ impl LeasedWork {
         }
     }
 
-    /// Ends the lease of an actor that is gone. Its result still counts. Returns whether it had one.
+    /// Ends the lease of an actor that is gone. Its result still counts. Returns whether it had
+    /// one.
     pub(crate) fn leave(&mut self, now: Duration, actor_id: &str) -> bool {
         let is_held = self.is_held_by(now, actor_id);
         if is_held {

@@ -35,8 +35,8 @@ const MAX_KL_GAP: f64 = 80.0;
 pub struct LossInput<'a> {
     /// Loss tokens of each row.
     pub rows: &'a [usize],
-    /// Loss tokens of each row's completion. A completion that was sampled in several contexts has a
-    /// row for each of them.
+    /// Loss tokens of each row's completion. A completion that was sampled in several contexts has
+    /// a row for each of them.
     pub completion_lengths: &'a [usize],
     /// Log-probabilities under the policy being trained.
     pub logprobs: &'a [f64],

@@ -23,10 +23,10 @@
 //! share. The whole run is therefore independent of the number, speed and failures of actors. No
 //! group beyond those needed is rolled out.
 //!
-//! With `oversampling` above 1, more groups may be leased than kept ones are missing, so that actors
-//! do not wait for one another when many groups have zero variance. Which groups are handed out then
-//! depends on timing. The batch still does not: it is the first N kept groups in index order, and
-//! those behind it are dropped. The next step hands them out anew.
+//! With `oversampling` above 1, more groups may be leased than kept ones are missing, so that
+//! actors do not wait for one another when many groups have zero variance. Which groups are handed
+//! out then depends on timing. The batch still does not: it is the first N kept groups in index
+//! order, and those behind it are dropped. The next step hands them out anew.
 //!
 //! No actor holds up the others (see `Leases`). At the beginning of a step an actor gets no more
 //! than its share of the groups, because the one that has the new weights first would take all of

@@ -55,6 +55,14 @@ impl BearerToken {
     }
 }
 
+/// Returns what an authorization header presents, if it is of this scheme.
+pub fn credentials_of<'a>(header: &'a str, scheme: &str) -> Option<&'a str> {
+    let (given, credentials) = header.split_once(' ')?;
+    given
+        .eq_ignore_ascii_case(scheme)
+        .then_some(credentials.trim())
+}
+
 /// Refuses calls without a token by UNAUTHENTICATED.
 #[derive(Clone)]
 pub struct RequireToken {
@@ -72,10 +80,9 @@ impl Interceptor for RequireToken {
         let header = request.metadata().get("authorization");
         let presented = header
             .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+            .and_then(|value| credentials_of(value, "bearer"));
         match presented {
-            Some((_, token)) if expected.equals(token.trim().as_bytes()) => Ok(request),
+            Some(token) if expected.equals(token.as_bytes()) => Ok(request),
             _ => Err(Status::unauthenticated(self.remedy)),
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! Invariant: a repeated call has the same bytes, and a response is forwarded whole or not at all.
 //! For services whose calls may be repeated, the loss of a server therefore costs nothing. There
-//! are no pauses. A caller that can wait until one of the servers is back retries by itself.
+//! are no pauses. A caller that can wait until one of the servers is back retries by itself. Its
+//! retry goes to the next server if this one did not respond in time.
 
 use std::{
     pin::Pin,
@@ -24,7 +25,9 @@ use tower::ServiceExt;
 
 use crate::{
     endpoints::MeasuredChannel,
+    status::has_reason,
     transport::{BoxError, is_timeout},
+    v1::ErrorReason,
 };
 
 /// How often each server is called. Once is not enough: a healthy server may just have closed an
@@ -46,12 +49,18 @@ impl Failover {
         }
     }
 
-    /// Remembers which server answers, and says so once if it is another than before.
-    fn answered(&self, before: usize, now: usize) {
+    /// Directs later calls to another server than `before`, unless one was chosen since. Returns
+    /// whether this is a change.
+    fn redirect(&self, before: usize, now: usize) -> bool {
         let changed =
             self.current
                 .compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed);
-        if before != now && changed.is_ok() {
+        before != now && changed.is_ok()
+    }
+
+    /// Remembers which server answers, and says so once if it is another than before.
+    fn answered(&self, before: usize, now: usize) {
+        if self.redirect(before, now) {
             tracing::warn!(
                 "{} does not serve calls; they go to {} from now on",
                 self.channels[before].address(),
@@ -70,8 +79,18 @@ impl Failover {
         loop {
             let index = (first + attempt) % count;
             let copy = http::Request::from_parts(head.clone(), Body::new(Full::new(body.clone())));
+            let mut pending = PendingCall {
+                servers: &self,
+                first,
+                index,
+                is_late: !is_full[first],
+            };
             let outcome = exchange(self.channels[index].clone(), copy).await;
-            match fault(&outcome) {
+            let fault = fault(&outcome);
+            pending.is_late &= matches!(fault, Some(Fault::Late));
+            drop(pending);
+            match fault {
+                Some(Fault::Late) => return outcome,
                 // A server that is full now stays the first to be asked by later calls.
                 None if is_full[first] => return outcome,
                 None => {
@@ -90,6 +109,33 @@ impl Failover {
     }
 }
 
+/// A call that waits for a server. If it is dropped meanwhile, its caller gave up, which is the
+/// only sign of a server that takes calls and does not respond. Later calls then go to the next
+/// server.
+struct PendingCall<'a> {
+    servers: &'a Failover,
+    /// The server that calls go to.
+    first: usize,
+    /// The server that this call waits for.
+    index: usize,
+    /// Whether later calls go to another server if this is dropped.
+    is_late: bool,
+}
+
+impl Drop for PendingCall<'_> {
+    fn drop(&mut self) {
+        let Failover { channels, .. } = self.servers;
+        let next = (self.index + 1) % channels.len();
+        if self.is_late && self.servers.redirect(self.first, next) {
+            tracing::warn!(
+                "{} did not respond in time; calls go to {} from now on",
+                channels[self.index].address(),
+                channels[next].address()
+            );
+        }
+    }
+}
+
 /// Makes one call to one server and reads its response to the end.
 async fn exchange(
     channel: MeasuredChannel,
@@ -102,21 +148,30 @@ async fn exchange(
 
 /// Why another server may serve a call that this one did not.
 enum Fault {
-    /// It is not there.
+    /// It is not there, or cannot serve the call.
     Away,
     /// It has as much work as it takes. Asking it again at once would add to that.
     Full,
+    /// It did not respond before the caller's deadline, or its own.
+    Late,
 }
 
 /// Returns what is wrong with the server, if it failed rather than the call.
 fn fault(outcome: &Result<http::Response<Body>, BoxError>) -> Option<Fault> {
     let response = match outcome {
-        Err(error) => return (!is_timeout(&**error)).then_some(Fault::Away),
+        Err(error) if is_timeout(&**error) => return Some(Fault::Late),
+        Err(_) => return Some(Fault::Away),
         Ok(response) => response,
     };
-    match Status::from_header_map(response.headers())?.code() {
-        Code::Unavailable => Some(Fault::Away),
+    let status = Status::from_header_map(response.headers())?;
+    match status.code() {
+        // One slow query. Only this server knows that its retry is one, and answers it.
+        Code::Unavailable if has_reason(&status, ErrorReason::WallClock) => None,
+        // A database that one server cannot read may be whole at another.
+        Code::Unavailable | Code::Internal => Some(Fault::Away),
         Code::ResourceExhausted => Some(Fault::Full),
+        // tonic's servers end a call by CANCELLED when its deadline has passed.
+        Code::DeadlineExceeded | Code::Cancelled => Some(Fault::Late),
         _ => None,
     }
 }

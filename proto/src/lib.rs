@@ -3,7 +3,8 @@
 //! Every service is reached through [`Transport`], whether it runs in this process or behind TCP;
 //! local runs have no second code path. The messages are the generated ones and have no mirror
 //! types. One of them, the group that an actor submits, also exists in its encoding
-//! ([`EncodedGroup`]), because the learner stores and forwards it as bytes.
+//! ([`EncodedGroup`]), because the learner stores and forwards it as bytes. Another,
+//! [`ReplayRequest`](v1::ReplayRequest), is written by hand, so that it limits what it decodes.
 
 mod bearer_token;
 pub mod chunks;
@@ -11,6 +12,7 @@ pub mod codec;
 mod dial;
 mod endpoints;
 mod failover;
+mod replay;
 pub mod serve;
 mod server_tls;
 mod shared_message;
@@ -23,10 +25,11 @@ mod wait_reminder;
 
 use std::time::Duration;
 
-pub use bearer_token::{BearerToken, RequireToken};
+pub use bearer_token::{BearerToken, RequireToken, credentials_of};
 pub use codec::{EncodedEvaluation, EncodedGroup};
 pub use dial::{Credentials, TransportError};
 pub use endpoints::{Endpoints, latency_quantile};
+pub use replay::MAX_REPLAYED_ACTIONS;
 pub use server_tls::{ServerTls, TlsConfig};
 pub use shared_message::{SharedMessage, SharedMessages, SharedResponses, share};
 pub use snapshot::{Snapshot, SnapshotAssembler, SnapshotError};
@@ -58,6 +61,8 @@ pub const CLAIM_WAIT: Duration = Duration::from_secs(20);
 )]
 pub mod v1 {
     tonic::include_proto!("sqlenv.v1");
+
+    pub use crate::replay::ReplayRequest;
 
     /// Descriptors of the package, for the reflection service.
     pub const FILE_DESCRIPTOR_SET: &[u8] =

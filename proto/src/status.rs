@@ -3,6 +3,9 @@
 use std::error::Error;
 
 use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::v1::ErrorReason;
 
 /// Describes a status in one line without Rust's debug format: its message, or what its code means
 /// if it has none, and the cause at the end of its chain of errors.
@@ -32,6 +35,14 @@ pub fn may_pass(status: &Status) -> bool {
                 | Code::Cancelled
                 | Code::Unknown
         )
+}
+
+/// Returns whether the details of a status name this reason.
+pub(crate) fn has_reason(status: &Status, reason: ErrorReason) -> bool {
+    let name = reason.as_str_name();
+    let name = name.strip_prefix("ERROR_REASON_").unwrap_or(name);
+    let info = status.get_details_error_info();
+    info.is_some_and(|info| info.reason == name)
 }
 
 #[cfg(test)]

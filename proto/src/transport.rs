@@ -50,8 +50,9 @@ impl Transport {
     /// `https://HOST:PORT`, or several separated by commas.
     ///
     /// Of several, the one that responded last is called until it fails; then the call goes to the
-    /// next. Use several only for services whose calls are unary and may be repeated, such as
-    /// `Env`. A deadline that passes is DEADLINE_EXCEEDED.
+    /// next. If it does not respond in time, the calls that follow go to the next. Use several only
+    /// for services whose calls are unary and may be repeated, such as `Env`. A deadline that
+    /// passes is DEADLINE_EXCEEDED.
     ///
     /// # Errors
     /// An address is not an HTTP URL with a host, or a file of `credentials` cannot be used.

@@ -19,9 +19,10 @@ use proto::{
         env_server::{Env, EnvServer},
     },
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 /// Returns the question id as the token, refuses steps, and is slow to answer `Info`.
 #[derive(Clone)]
@@ -182,23 +183,31 @@ async fn a_list_of_dead_servers_is_unavailable() {
     assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
-/// Serves on a free port and refuses each call, because it has too much work. Returns the address
-/// and the number of calls.
-async fn serve_full() -> (String, Arc<AtomicUsize>) {
+/// Serves on a free port, or refuses each call by a status. Returns the address and the number of
+/// calls.
+async fn serve_counted(refusal: Option<Status>) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let refuse = move |_: Request<()>| -> Result<Request<()>, Status> {
+    let intercept = move |request: Request<()>| -> Result<Request<()>, Status> {
         counted.fetch_add(1, Ordering::Relaxed);
-        Err(Status::resource_exhausted("too many calls"))
+        match &refusal {
+            Some(refusal) => Err(refusal.clone()),
+            None => Ok(request),
+        }
     };
     tokio::spawn(
         tonic::transport::Server::builder()
-            .add_service(EnvServer::with_interceptor(Echo, refuse))
+            .add_service(EnvServer::with_interceptor(Echo, intercept))
             .serve_with_incoming(TcpListenerStream::new(listener)),
     );
     (address, calls)
+}
+
+/// Serves on a free port and refuses each call, because it has too much work.
+async fn serve_full() -> (String, Arc<AtomicUsize>) {
+    serve_counted(Some(Status::resource_exhausted("too many calls"))).await
 }
 
 /// A server that has too much work is not asked again for the same call.
@@ -237,5 +246,68 @@ async fn a_passed_deadline_differs_from_a_lost_server() {
         request.set_timeout(Duration::from_millis(50));
         let status = client.info(request).await.unwrap_err();
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    }
+}
+
+/// A server that takes a call and does not respond is left by the calls that follow, whether its
+/// caller gives up or has a deadline.
+#[tokio::test]
+async fn a_server_that_does_not_respond_is_not_asked_again() {
+    for has_deadline in [false, true] {
+        let (silent, silent_calls) = serve_counted(None).await;
+        let (other, calls) = serve_counted(None).await;
+        let list = format!("{silent},{other}");
+        let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+        client.reset(ResetRequest::default()).await.unwrap();
+
+        // Info takes 20 s.
+        let limit = Duration::from_millis(300);
+        let mut request = Request::new(InfoRequest {});
+        if has_deadline {
+            request.set_timeout(limit);
+            let status = client.info(request).await.unwrap_err();
+            assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        } else {
+            timeout(limit, client.info(request)).await.unwrap_err();
+        }
+        client.reset(ResetRequest::default()).await.unwrap();
+        let made = [silent_calls, calls].map(|calls| calls.load(Ordering::Relaxed));
+        assert_eq!(made[1], 1, "{made:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_one_server_cannot_serve_goes_to_the_next() {
+    let (broken, calls) = serve_counted(Some(Status::internal("no database"))).await;
+    let list = format!("{broken},{}", serve().await);
+    let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+    for _ in 0..2 {
+        client.reset(ResetRequest::default()).await.unwrap();
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+
+    let (broken_too, _) = serve_counted(Some(Status::internal("no database"))).await;
+    let list = format!("{broken},{broken_too}");
+    let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+    let status = client.reset(ResetRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Internal, "{status}");
+}
+
+/// Only the node on which a query was too slow once answers its retry.
+#[tokio::test]
+async fn a_slow_query_is_retried_at_its_server() {
+    for (reason, expected) in [("WALL_CLOCK", [2, 0]), ("NODE_FAULT", [1, 2])] {
+        let details = ErrorDetails::with_error_info(reason, "sqlenv", []);
+        let refusal = Status::with_error_details(Code::Unavailable, "slow", details);
+        let (slow, slow_calls) = serve_counted(Some(refusal)).await;
+        let (other, calls) = serve_counted(None).await;
+        let list = format!("{slow},{other}");
+        let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+        for _ in 0..2 {
+            let outcome = client.reset(ResetRequest::default()).await;
+            assert_eq!(outcome.is_ok(), reason == "NODE_FAULT", "{outcome:?}");
+        }
+        let made = [slow_calls, calls].map(|calls| calls.load(Ordering::Relaxed));
+        assert_eq!(made, expected, "{reason}");
     }
 }

@@ -109,9 +109,10 @@ class EnvServicer(object):
         does not have.
         FAILED_PRECONDITION: the token has expired, belongs to another environment version, or its
         question's database differs on this node; only Reset helps.
+        INVALID_ARGUMENT: no action.
         INTERNAL: the database's file can no longer be opened.
-        UNAVAILABLE: also a query that exceeded the wall-clock limit; retry. If the query exceeds it
-        again in the same step, the response is an error observation.
+        UNAVAILABLE: also a query that exceeded the wall-clock limit; retry at this node. If the query
+        exceeds it again in the same step, the response is an error observation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

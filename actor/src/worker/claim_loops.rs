@@ -84,8 +84,8 @@ impl WorkInProgress {
     }
 
     /// Returns whether the result of what is in progress will do for this claim, whose lease it
-    /// then takes. It will not if it is too old for the claim, or if the learner was restarted to an
-    /// older version in the meantime.
+    /// then takes. It will not if it is too old for the claim, or if the learner was restarted to
+    /// an older version in the meantime.
     fn takes(&self, claimed: &Work, version: u64) -> bool {
         let mut in_progress = self.lock();
         let of_versions = |version| (claimed.id(), version);

@@ -3,9 +3,12 @@
 
 use env::Action;
 use serde::{Deserialize, de::IgnoredAny};
-use serde_json::{Map, Value};
 
-use super::validation::{self, Invalid};
+use super::{
+    fields::{Fields, IgnoredObject},
+    tools::{self, ToolCallError},
+    validation::{self, Invalid},
+};
 
 /// The payload of a step.
 #[derive(Debug, PartialEq)]
@@ -19,17 +22,24 @@ pub(super) enum StepPayload {
 }
 
 /// A call of a tool by its name.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, PartialEq)]
 pub(super) struct ToolCall {
+    pub(super) name: String,
+    /// The action that the call stands for.
+    pub(super) action: Result<Action, ToolCallError>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallTool<'a> {
     #[serde(rename = "type")]
     _kind: IgnoredAny,
     #[serde(rename = "tool_name")]
-    pub(super) name: String,
-    #[serde(default)]
-    pub(super) arguments: Map<String, Value>,
+    name: String,
+    #[serde(default, borrow)]
+    arguments: Fields<'a>,
     #[serde(default, rename = "metadata")]
-    _metadata: Map<String, Value>,
+    _metadata: IgnoredObject,
 }
 
 #[derive(Deserialize)]
@@ -38,7 +48,7 @@ struct ListTools {
     #[serde(rename = "type")]
     _kind: IgnoredAny,
     #[serde(default, rename = "metadata")]
-    _metadata: Map<String, Value>,
+    _metadata: IgnoredObject,
 }
 
 #[derive(Deserialize)]
@@ -47,7 +57,7 @@ struct EnvironmentAction {
     action_type: String,
     argument: String,
     #[serde(default, rename = "metadata")]
-    _metadata: Map<String, Value>,
+    _metadata: IgnoredObject,
 }
 
 impl StepPayload {
@@ -55,13 +65,19 @@ impl StepPayload {
     ///
     /// # Errors
     /// A field is missing, unknown or of another type.
-    pub(super) fn read(data: &Map<String, Value>) -> Result<Self, Invalid> {
-        Ok(match data.get("type").and_then(Value::as_str) {
+    pub(super) fn read(data: &Fields<'_>) -> Result<Self, Invalid> {
+        Ok(match data.text("type").as_deref() {
             Some("list_tools") => {
                 validation::read::<ListTools>(data)?;
                 Self::ListTools
             }
-            Some("call_tool") => Self::CallTool(validation::read(data)?),
+            Some("call_tool") => {
+                let CallTool {
+                    name, arguments, ..
+                } = validation::read(data)?;
+                let action = tools::action(&name, &arguments);
+                Self::CallTool(ToolCall { name, action })
+            }
             _ => {
                 let action: EnvironmentAction = validation::read(data)?;
                 Self::Act(Action {

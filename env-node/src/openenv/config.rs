@@ -21,7 +21,8 @@ pub struct OpenEnvConfig {
     #[default(4_096)]
     pub max_sessions: usize,
     /// A socket is dropped when its peer is silent for this long. The peer is pinged after half of
-    /// it. Give more than twice the longest time for which a client blocks its own event loop.
+    /// it. Give more than twice the longest time for which a client blocks its own event loop. A
+    /// message must be complete within half of it; its socket is closed with code 1008 otherwise.
     #[default(120.0)]
     pub ping_seconds: f64,
     /// Bytes of one message or request body. A longer message closes the socket with code 1009, a
@@ -29,7 +30,7 @@ pub struct OpenEnvConfig {
     #[default(4 << 20)]
     pub message_bytes: usize,
     /// When all sessions are taken, MCP sessions without a socket that were idle for this long are
-    /// closed.
+    /// closed, and those that got no episode within 30 s.
     #[default(3_600.0)]
     pub session_idle_seconds: f64,
 }

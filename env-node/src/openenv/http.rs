@@ -11,15 +11,16 @@ use axum::{Json, body::Bytes, extract::State, http::StatusCode};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use env::{Action, EnvError, EpisodeSpec};
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     action::StepPayload,
-    json,
+    fields::Fields,
+    json::{self, Unreadable},
     payload::Payload,
     reset::ResetArguments,
     service::OpenEnvService,
-    session, tools,
+    session,
     validation::{self, Id, Invalid, Positive},
 };
 use crate::{node::EnvNode, rejection::Rejection};
@@ -46,14 +47,22 @@ pub(super) async fn state() -> Json<Value> {
 /// # Errors
 /// 400 if the body is not UTF-8; 422 if it is not a JSON object or a field does not fit.
 pub(super) fn read_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
+    read_object(body, |fields| validation::read(&fields))
+}
+
+/// Reads a body as [`read_body`] does, by `read`.
+fn read_object<T>(
+    body: &[u8],
+    read: impl FnOnce(Fields<'_>) -> Result<T, Invalid>,
+) -> Result<T, Rejection> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let detail = format!("the body is not UTF-8: {error}");
         Rejection::new(StatusCode::BAD_REQUEST, &detail)
     })?;
-    match json::parse(text) {
-        Ok(Value::Object(object)) => validation::read(&object),
-        Ok(_) => Err(Invalid::value("give a JSON object")),
-        Err(error) => Err(Invalid::syntax(&error)),
+    match json::read_object(text, read) {
+        Ok(outcome) => outcome,
+        Err(Unreadable::NotAnObject) => Err(Invalid::value("give a JSON object")),
+        Err(Unreadable::Syntax(error)) => Err(Invalid::syntax(&error)),
     }
     .map_err(|invalid| reject_invalid(&invalid.within("body")))
 }
@@ -111,8 +120,9 @@ fn reply(outcome: Result<(Vec<u8>, Payload), EnvError>) -> Result<Json<Payload>,
 }
 
 #[derive(Deserialize)]
-struct StepBody {
-    action: Map<String, Value>,
+struct StepBody<'a> {
+    #[serde(borrow)]
+    action: Fields<'a>,
     episode_token: Option<String>,
     // OpenEnv's clients may send these two. They change nothing here.
     #[serde(rename = "timeout_s")]
@@ -124,19 +134,20 @@ struct StepBody {
 /// Reads the episode's token and the action of a step.
 fn read_step(body: &[u8]) -> Result<(Vec<u8>, Action), Rejection> {
     let reject = |detail: &str| Rejection::new(StatusCode::BAD_REQUEST, detail);
-    let body: StepBody = read_body(body)?;
-    let payload = StepPayload::read(&body.action);
-    let action = match payload
-        .map_err(|invalid| reject_invalid(&invalid.within("action").within("body")))?
-    {
+    let (payload, token) = read_object(body, |fields| {
+        let body: StepBody<'_> = validation::read(&fields)?;
+        let payload = StepPayload::read(&body.action);
+        let payload = payload.map_err(|invalid| invalid.within("action"))?;
+        Ok((payload, body.episode_token))
+    })?;
+    let action = match payload {
         StepPayload::Act(action) => action,
-        StepPayload::CallTool(call) => tools::action(&call.name, &call.arguments)
-            .map_err(|error| reject(&error.to_string()))?,
+        StepPayload::CallTool(call) => call.action.map_err(|error| reject(&error.to_string()))?,
         StepPayload::ListTools => {
             return Err(reject("POST /mcp, method tools/list, lists the tools"));
         }
     };
-    let Some(token) = body.episode_token else {
+    let Some(token) = token else {
         return Err(Rejection::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "the step names no episode; give the metadata.episode_token of the newest reply as \

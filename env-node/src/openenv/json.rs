@@ -7,20 +7,46 @@
 use std::borrow::Cow;
 
 use serde::de::IgnoredAny;
-use serde_json::Value;
+
+use super::fields::{Fields, Unread};
 
 /// Words that Python reads as numbers. The longest comes first, since one ends with another.
 const PYTHON_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// Parses `text`.
+/// Why a text has no fields to read.
+#[derive(Debug)]
+pub(super) enum Unreadable {
+    /// It is not JSON.
+    Syntax(serde_json::Error),
+    /// It is JSON, but not an object.
+    NotAnObject,
+}
+
+/// Parses `text`, which should be an object, and returns what `read` makes of its fields.
+pub(super) fn read_object<T>(
+    text: &str,
+    read: impl FnOnce(Fields<'_>) -> T,
+) -> Result<T, Unreadable> {
+    let json = checked(text).map_err(Unreadable::Syntax)?;
+    Fields::of(&json).map(read).ok_or(Unreadable::NotAnObject)
+}
+
+/// Returns `text`, or the JSON that it stands for in Python.
 ///
 /// # Errors
 /// `text` is neither JSON nor what Python writes in its place, or it is nested deeper than
 /// `serde_json` allows (127 levels).
-pub(super) fn parse(text: &str) -> Result<Value, serde_json::Error> {
+fn checked(text: &str) -> Result<Cow<'_, str>, serde_json::Error> {
+    let check = |text: &str| serde_json::from_str::<Unread>(text).map(drop);
     // Nearly every text is JSON, so only one that is not is rewritten.
-    serde_json::from_str(text)
-        .or_else(|error| serde_json::from_str(&to_json(text)).map_err(|_| error))
+    let Err(error) = check(text) else {
+        return Ok(text.into());
+    };
+    let json = to_json(text);
+    match check(&json) {
+        Ok(()) => Ok(json.into()),
+        Err(_) => Err(error),
+    }
 }
 
 /// Replaces everything that Python reads beyond JSON. Leaves every other character as it is, so
@@ -82,19 +108,16 @@ fn number(rest: &str, first: char) -> (usize, Option<&'static str>) {
     (length, is_too_large.then_some("null"))
 }
 
-/// Returns the text of a string as it is, and of any other value as JSON.
-pub(super) fn text(value: &Value) -> Cow<'_, str> {
-    match value {
-        Value::String(text) => text.into(),
-        other => other.to_string().into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::Value;
 
     use super::*;
+
+    fn parse(text: &str) -> Result<Value, serde_json::Error> {
+        checked(text).and_then(|json| serde_json::from_str(&json))
+    }
 
     /// Pairs of a text and the JSON that reads the same.
     #[test]
@@ -156,9 +179,26 @@ mod tests {
         ] {
             assert!(parse(text).is_err(), "{text}");
         }
-        for text in ["[".repeat(10_000), format!("[NaN,{}", "[".repeat(10_000))] {
-            assert!(parse(&text).is_err());
+        let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(checked(&deep(127)).is_ok());
+        for text in [deep(128), deep(10_000), format!("[NaN,{}]", deep(127))] {
+            assert!(checked(&text).is_err());
         }
+        for text in ["[".repeat(10_000), format!("[NaN,{}", "[".repeat(10_000))] {
+            assert!(checked(&text).is_err());
+        }
+    }
+
+    #[test]
+    fn only_an_object_has_fields() {
+        let name = |text: &str| read_object(text, |fields| fields.text("name"));
+        assert_eq!(
+            name(r#"{"name": "a", "n": NaN}"#).unwrap().as_deref(),
+            Some("a")
+        );
+        assert_eq!(name("{}").unwrap(), None);
+        assert!(matches!(name("[1]"), Err(Unreadable::NotAnObject)));
+        assert!(matches!(name("{"), Err(Unreadable::Syntax(_))));
     }
 
     /// Values with the text that Python writes for each.
@@ -191,8 +231,17 @@ mod tests {
             prop_assert_eq!(parse(&text).unwrap(), value);
         }
 
+        /// The check keeps nothing, and finds what building a value would find.
         #[test]
-        fn any_text_is_read_or_refused(text in r#"[\[\]{}:,"\\ude089+.tNan \n\u{e9}-]{0,30}"#) {
+        fn any_text_is_read_or_refused_as_a_value_is(
+            text in r#"[\[\]{}:,"\\ude089+.tNan \n\u{e9}-]{0,30}"#,
+        ) {
+            let as_value = serde_json::from_str::<Value>(&text).map(drop);
+            let as_nothing = serde_json::from_str::<Unread>(&text).map(drop);
+            let message = |result: Result<(), serde_json::Error>| {
+                result.err().map(|error| error.to_string())
+            };
+            prop_assert_eq!(message(as_nothing), message(as_value));
             let _ = parse(&text);
         }
     }

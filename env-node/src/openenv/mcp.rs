@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use axum::{Json, body::Bytes, extract::State};
+use env::Action;
 use serde::{Deserialize, Deserializer, de::Error as _};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
-    json,
+    fields::{Fields, Shallow},
+    json::{self, Unreadable},
     service::{FrameReply, OpenEnvService},
     session::SessionError,
     session_registry::{AtCapacity, Closed, SessionGuard, SharedSession},
@@ -61,32 +63,44 @@ impl From<AtCapacity> for RpcError {
     }
 }
 
-/// A JSON-RPC request.
+/// A JSON-RPC request, as far as a method uses it.
+pub(super) struct RpcRequest {
+    method: String,
+    /// The session that the parameters name. An empty name counts as none.
+    session_id: Option<String>,
+    /// The action of a call of a tool, or why there is none.
+    action: Result<Action, RpcError>,
+    id: Value,
+}
+
+/// A JSON-RPC request as it is sent.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RpcRequest {
-    #[serde(rename = "jsonrpc")]
-    _version: Version,
+struct RpcMessage<'a> {
+    #[serde(rename = "jsonrpc", deserialize_with = "read_version")]
+    _version: (),
     method: String,
-    #[serde(default)]
-    params: Map<String, Value>,
+    #[serde(default, borrow)]
+    params: Fields<'a>,
     #[serde(default, deserialize_with = "read_id")]
     id: Value,
 }
 
-#[derive(Deserialize)]
-enum Version {
-    #[serde(rename = "2.0")]
-    Two,
+/// Reads the version, of which there is one.
+fn read_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    match String::deserialize(deserializer)?.as_str() {
+        "2.0" => Ok(()),
+        other => Err(D::Error::unknown_variant(other, &["2.0"])),
+    }
 }
 
 /// Reads a string, an integer or `null`. A client matches responses to requests by the id, so it
 /// must come back as it was sent.
 fn read_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
-    match Value::deserialize(deserializer)? {
+    match Shallow::deserialize(deserializer)?.0 {
         id @ (Value::Null | Value::String(_)) => Ok(id),
         Value::Number(id) if !id.is_f64() => Ok(id.into()),
-        other => match Integer::try_from(other) {
+        other => match Integer::try_from(Shallow(other)) {
             Ok(id) => Ok(id.0.into()),
             Err(_) => Err(D::Error::custom("give a string, an integer or null as id")),
         },
@@ -98,10 +112,11 @@ pub(super) async fn over_http(
     State(service): State<Arc<OpenEnvService>>,
     body: Bytes,
 ) -> Json<Value> {
-    let message = std::str::from_utf8(&body).ok().map(json::parse);
-    Json(match message {
-        Some(Ok(Value::Object(message))) => answer(&service, None, &message).await,
-        _ => RpcError::new(PARSE_ERROR, "Parse error").response(&Value::Null),
+    let text = std::str::from_utf8(&body).ok();
+    let request = text.and_then(|text| json::read_object(text, |message| read(&message)).ok());
+    Json(match request {
+        Some(request) => answer(&service, None, request).await,
+        None => RpcError::new(PARSE_ERROR, "Parse error").response(&Value::Null),
     })
 }
 
@@ -111,18 +126,29 @@ pub(super) async fn over_socket(
     guard: &SessionGuard,
     text: &str,
 ) -> FrameReply {
-    let response = match json::parse(text) {
-        Ok(Value::Object(message)) => answer(service, Some(guard), &message).await,
+    let response = match json::read_object(text, |message| read(&message)) {
+        Ok(request) => answer(service, Some(guard), request).await,
         // OpenEnv's server fails on JSON that is not an object, and so ends the session.
-        Ok(_) => {
+        Err(Unreadable::NotAnObject) => {
             let error = RpcError::new(SERVER_ERROR, "give a JSON object");
             return FrameReply::Last(error.response(&Value::Null).to_string());
         }
-        Err(error) => {
+        Err(Unreadable::Syntax(error)) => {
             RpcError::new(PARSE_ERROR, format!("Parse error: {error}")).response(&Value::Null)
         }
     };
     FrameReply::Text(response.to_string())
+}
+
+/// Returns the response to a message that the server could not answer.
+pub(super) fn unanswered(text: &str, reason: &str) -> String {
+    let request = json::read_object(text, |message| read(&message));
+    let id = match request {
+        Ok(Ok(request)) => request.id,
+        _ => Value::Null,
+    };
+    let error = RpcError::new(SERVER_ERROR, reason);
+    error.response(&id).to_string()
 }
 
 /// Returns the message to a socket that gets no session.
@@ -130,29 +156,66 @@ pub(super) fn at_capacity(error: AtCapacity) -> String {
     RpcError::from(error).response(&Value::Null).to_string()
 }
 
-/// Answers one request. `own` is the session of the socket over which it came.
+/// Reads a request.
+///
+/// # Errors
+/// The response that refuses it.
+pub(super) fn read(message: &Fields<'_>) -> Result<RpcRequest, Value> {
+    let message: RpcMessage<'_> = validation::read(message).map_err(|invalid| {
+        let message = format!("Invalid request: {invalid}");
+        RpcError::new(INVALID_REQUEST, message).response(&Value::Null)
+    })?;
+    Ok(RpcRequest {
+        method: message.method,
+        session_id: message
+            .params
+            .text("session_id")
+            .filter(|id| !id.is_empty()),
+        action: action(&message.params),
+        id: message.id,
+    })
+}
+
+/// Returns the action that the parameters of a call of a tool stand for.
+fn action(params: &Fields<'_>) -> Result<Action, RpcError> {
+    let name = params.text("name").filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| RpcError::new(INVALID_PARAMS, "Missing 'name' in params"))?;
+    let arguments = match params.get("arguments") {
+        Some(arguments) => serde_json::from_str::<Option<Fields<'_>>>(arguments.get()),
+        None => Ok(None),
+    };
+    let arguments = arguments.map_err(|_| {
+        RpcError::new(
+            INVALID_PARAMS,
+            "Invalid params - 'arguments' must be an object",
+        )
+    })?;
+    tools::action(&name, &arguments.unwrap_or_default())
+        .map_err(|error| RpcError::new(INVALID_PARAMS, error.to_string()))
+}
+
+/// Answers a request, or returns the response that refuses it. `own` is the session of the socket
+/// over which it came.
 pub(super) async fn answer(
     service: &OpenEnvService,
     own: Option<&SessionGuard>,
-    message: &Map<String, Value>,
+    request: Result<RpcRequest, Value>,
 ) -> Value {
-    let request: RpcRequest = match validation::read(message) {
+    let request = match request {
         Ok(request) => request,
-        Err(invalid) => {
-            let message = format!("Invalid request: {invalid}");
-            return RpcError::new(INVALID_REQUEST, message).response(&Value::Null);
-        }
+        Err(response) => return response,
     };
-    match call(service, own, &request).await {
-        Ok(result) => json!({"jsonrpc": "2.0", "id": request.id, "result": result}),
-        Err(error) => error.response(&request.id),
+    let id = request.id.clone();
+    match call(service, own, request).await {
+        Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+        Err(error) => error.response(&id),
     }
 }
 
 async fn call(
     service: &OpenEnvService,
     own: Option<&SessionGuard>,
-    request: &RpcRequest,
+    request: RpcRequest,
 ) -> Result<Value, RpcError> {
     match request.method.as_str() {
         "openenv/session/create" => {
@@ -162,14 +225,14 @@ async fn call(
             };
             Ok(json!({"session_id": id}))
         }
-        "openenv/session/close" => close_session(service, own, &request.params),
+        "openenv/session/close" => close_session(service, own, request.session_id.as_deref()),
         "tools/list" => {
-            find_session(service, own, &request.params)?;
+            find_session(service, own, request.session_id.as_deref())?;
             Ok(json!({"tools": tools::list("inputSchema")}))
         }
         "tools/call" => {
-            let session = find_session(service, own, &request.params)?;
-            call_tool(session, &request.params).await
+            let session = find_session(service, own, request.session_id.as_deref())?;
+            call_tool(session, &request.action?).await
         }
         method => Err(RpcError::new(
             METHOD_NOT_FOUND,
@@ -181,9 +244,9 @@ async fn call(
 fn close_session(
     service: &OpenEnvService,
     own: Option<&SessionGuard>,
-    params: &Map<String, Value>,
+    session_id: Option<&str>,
 ) -> Result<Value, RpcError> {
-    let id = session_id(params).ok_or_else(|| {
+    let id = session_id.ok_or_else(|| {
         RpcError::new(INVALID_PARAMS, "Invalid params - 'session_id' is required")
     })?;
     if own.is_some_and(|guard| guard.id == id) {
@@ -205,9 +268,9 @@ fn close_session(
 fn find_session(
     service: &OpenEnvService,
     own: Option<&SessionGuard>,
-    params: &Map<String, Value>,
+    session_id: Option<&str>,
 ) -> Result<Option<SharedSession>, RpcError> {
-    match (own, session_id(params)) {
+    match (own, session_id) {
         (Some(guard), _) => Ok(Some(SharedSession::clone(&guard.session))),
         (None, Some(id)) => match service.sessions.get(id) {
             Some(session) => Ok(Some(session)),
@@ -217,12 +280,6 @@ fn find_session(
     }
 }
 
-/// Returns the parameter `session_id`. An empty one counts as absent.
-fn session_id(params: &Map<String, Value>) -> Option<&str> {
-    let id = params.get("session_id")?.as_str()?;
-    (!id.is_empty()).then_some(id)
-}
-
 fn unknown_session(id: &str) -> RpcError {
     let message = format!("Unknown session_id: {}", excerpt(id));
     RpcError::new(INVALID_PARAMS, message)
@@ -230,29 +287,9 @@ fn unknown_session(id: &str) -> RpcError {
 
 /// Applies the action that a call stands for. The result has MCP's fields, content and structured
 /// content, and the text under `data`, which OpenEnv's clients unwrap.
-async fn call_tool(
-    session: Option<SharedSession>,
-    params: &Map<String, Value>,
-) -> Result<Value, RpcError> {
-    let name = match params.get("name").and_then(Value::as_str) {
-        Some(name) if !name.is_empty() => name,
-        _ => return Err(RpcError::new(INVALID_PARAMS, "Missing 'name' in params")),
-    };
-    let no_arguments = Map::new();
-    let arguments = match params.get("arguments") {
-        Some(Value::Object(arguments)) => arguments,
-        Some(Value::Null) | None => &no_arguments,
-        Some(_) => {
-            return Err(RpcError::new(
-                INVALID_PARAMS,
-                "Invalid params - 'arguments' must be an object",
-            ));
-        }
-    };
-    let action = tools::action(name, arguments)
-        .map_err(|error| RpcError::new(INVALID_PARAMS, error.to_string()))?;
+async fn call_tool(session: Option<SharedSession>, action: &Action) -> Result<Value, RpcError> {
     let payload = match session {
-        Some(session) => session.lock().await.step(&action).await,
+        Some(session) => session.lock().await.step(action).await,
         None => Err(SessionError::NoEpisode),
     }
     .map_err(|error| RpcError::new(INTERNAL_ERROR, error.to_string()))?;

@@ -7,6 +7,7 @@
 mod action;
 pub(crate) mod config;
 mod documents;
+mod fields;
 mod http;
 mod json;
 mod mcp;
@@ -25,7 +26,7 @@ mod ws;
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{
         DefaultBodyLimit, Query, State,
         ws::{WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
@@ -33,10 +34,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use proto::serve::ReceivedBytes;
 use serde::Deserialize;
 
 pub use config::{Mode, OpenEnvConfig};
 pub(crate) use documents::metadata;
+pub(crate) use fields::Shallow;
 pub(crate) use http::read_reset;
 pub(crate) use open_sockets::Sockets;
 pub(crate) use payload::ObservationView;
@@ -45,19 +48,25 @@ pub(crate) use session::{EpisodeSession, SessionError};
 use session_registry::{SessionGuard, SessionRegistry};
 use socket::SocketProtocol;
 
-use crate::node::EnvNode;
+use crate::{node::EnvNode, serve::call_limits::CallLimits};
 
 /// Bytes that a socket reads at once. Each open socket holds that much, so it is small.
 const READ_BUFFER_BYTES: usize = 8 << 10;
 
 /// Returns every route of OpenEnv's protocols, with OpenEnv's replies to unknown paths and methods.
-pub(crate) fn router(node: &EnvNode, config: &OpenEnvConfig, sockets: Sockets) -> Router {
+pub(crate) fn router(
+    node: &EnvNode,
+    config: &OpenEnvConfig,
+    sockets: Sockets,
+    limits: CallLimits,
+) -> Router {
     let idle = Duration::from_secs_f64(config.session_idle_seconds);
     let service = OpenEnvService {
         node: node.clone(),
         config: config.clone(),
         sessions: Arc::new(SessionRegistry::new(config.max_sessions, idle)),
         sockets,
+        limits,
     };
     let mut routes = Router::new()
         .route("/health", get(http::health))
@@ -91,6 +100,7 @@ type MaybeUpgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 async fn open_env_socket(
     State(service): State<Arc<OpenEnvService>>,
     Query(query): Query<SocketQuery>,
+    Extension(received): Extension<ReceivedBytes>,
     upgrade: MaybeUpgrade,
 ) -> Response {
     let Ok(upgrade) = upgrade else {
@@ -99,6 +109,7 @@ async fn open_env_socket(
     serve_socket(
         service,
         upgrade,
+        received,
         SocketProtocol::OpenEnv,
         move |service| match query.session_id.as_str() {
             "" => service.sessions.open(&service.node).map_err(|full| {
@@ -112,11 +123,15 @@ async fn open_env_socket(
     )
 }
 
-async fn mcp_socket(State(service): State<Arc<OpenEnvService>>, upgrade: MaybeUpgrade) -> Response {
+async fn mcp_socket(
+    State(service): State<Arc<OpenEnvService>>,
+    Extension(received): Extension<ReceivedBytes>,
+    upgrade: MaybeUpgrade,
+) -> Response {
     let Ok(upgrade) = upgrade else {
         return http::method_not_allowed().await.into_response();
     };
-    serve_socket(service, upgrade, SocketProtocol::Mcp, |service| {
+    serve_socket(service, upgrade, received, SocketProtocol::Mcp, |service| {
         let session = service.sessions.open(&service.node);
         session.map_err(mcp::at_capacity)
     })
@@ -127,6 +142,7 @@ async fn mcp_socket(State(service): State<Arc<OpenEnvService>>, upgrade: MaybeUp
 fn serve_socket(
     service: Arc<OpenEnvService>,
     upgrade: WebSocketUpgrade,
+    received: ReceivedBytes,
     protocol: SocketProtocol,
     admit: impl FnOnce(&OpenEnvService) -> Result<SessionGuard, String> + Send + 'static,
 ) -> Response {
@@ -137,8 +153,9 @@ fn serve_socket(
         .max_message_size(bytes)
         .max_frame_size(bytes)
         .on_upgrade(async move |socket| {
+            service.limits.count_messages(&received);
             let admission = admit(&service);
-            socket::serve(socket, &service, protocol, admission).await;
+            socket::serve(socket, received, &service, protocol, admission).await;
             drop(open);
         })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{config::OpenEnvConfig, open_sockets::Sockets, session_registry::SessionRegistry};
-use crate::node::EnvNode;
+use crate::{node::EnvNode, serve::call_limits::CallLimits};
 
 /// The environment's name on the wire; `SQLEnv`'s own.
 pub(super) const ENVIRONMENT_NAME: &str = "sql_env";
@@ -16,6 +16,8 @@ pub(super) struct OpenEnvService {
     pub(super) config: OpenEnvConfig,
     pub(super) sessions: Arc<SessionRegistry>,
     pub(super) sockets: Sockets,
+    /// The limits that frames of sockets have in common with calls.
+    pub(super) limits: CallLimits,
 }
 
 /// The answer to a frame.

@@ -3,16 +3,12 @@
 //! Invariant: a failed call leaves the token as it was, so the client may repeat the call. Failures
 //! of the machine are retried here, with pauses. Only a failure that lasts reaches the client.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use env::{Action, EnvError, EpisodeSpec};
 
 use super::payload::Payload;
-use crate::{
-    clock::now_unix_seconds,
-    metrics::{self, CallInFlight},
-    node::EnvNode,
-};
+use crate::node::EnvNode;
 
 /// Pauses before the retries of a step that a busy machine refused: about six seconds in all.
 const PAUSES_MILLISECONDS: [u64; 7] = [50, 100, 200, 400, 800, 1_600, 3_200];
@@ -87,28 +83,19 @@ pub(super) fn reset(node: &EnvNode, spec: EpisodeSpec) -> Result<(Vec<u8>, Paylo
 /// Applies one action to the episode in `token`. Returns the next token and the observation.
 ///
 /// A step is a pure function of its token, so repeating one that a busy machine refused is safe.
-#[expect(clippy::disallowed_methods, reason = "times the call for a metric")]
 pub(super) async fn step(
     node: &EnvNode,
     token: &[u8],
     action: &Action,
 ) -> Result<(Vec<u8>, Payload), EnvError> {
-    let _call = CallInFlight::begin();
-    let began = Instant::now();
     let mut pauses = PAUSES_MILLISECONDS.iter();
     loop {
-        let environment = node.environment();
-        let outcome = environment
-            .step(token.to_vec(), action, now_unix_seconds())
-            .await;
-        match (outcome, pauses.next()) {
+        match (node.step(token.to_vec(), action).await, pauses.next()) {
             (Err(error), Some(&pause)) if is_transient(&error) => {
                 tracing::debug!(%error, pause_milliseconds = pause, "retrying the step");
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
             (Ok(mut result), _) => {
-                let observation = &result.observation;
-                metrics::step_served(&action.action_type, observation, began.elapsed());
                 let token = std::mem::take(&mut result.token);
                 return Ok((token, result.into()));
             }

@@ -2,7 +2,8 @@
 //!
 //! Invariant: there are never more sessions than the limit. A session that a socket opened lives as
 //! long as the socket, which frees it by dropping its [`SessionGuard`]. A session that was created
-//! over HTTP lives until it is closed. Sessions hold tokens, not episodes: an episode is a value.
+//! over HTTP lives until it is closed, or makes room for another: anyone can create many of them at
+//! once and leave them. Sessions hold tokens, not episodes: an episode is a value.
 
 use std::{
     collections::HashMap,
@@ -16,6 +17,10 @@ use uuid::Uuid;
 use super::session::EpisodeSession;
 use crate::{metrics, node::EnvNode};
 
+/// How long a session that was created over HTTP may wait for its first episode when another needs
+/// its room. Clients start one at once.
+const FIRST_EPISODE: Duration = Duration::from_secs(30);
+
 /// A session that several requests may use. They take turns.
 pub(super) type SharedSession = Arc<tokio::sync::Mutex<EpisodeSession>>;
 
@@ -28,6 +33,7 @@ pub(super) struct SessionRegistry {
 
 struct OpenSession {
     session: SharedSession,
+    created: Instant,
     owner: SessionOwner,
 }
 
@@ -35,7 +41,7 @@ struct OpenSession {
 ///
 /// ```text
 /// a socket opens it        Socket    -- the socket ends --> removed
-/// HTTP creates it          Registry  -- closed, or idle while the registry is full --> removed
+/// HTTP creates it          Registry  -- closed, or makes room --> removed
 /// a socket attaches        Attached  -- the socket ends --> Registry
 /// closed while attached    Attached (is_closing)  -- the socket ends --> removed
 /// ```
@@ -158,7 +164,13 @@ impl SessionRegistry {
         let mut open = self.lock();
         // Idle sessions cost a token each, so they are removed only when their room is needed.
         if open.len() >= self.max_sessions {
-            self.remove_idle(&mut open);
+            let now = now();
+            open.retain(|_, entry| {
+                let has_episode = || entry.has_episode();
+                !entry
+                    .owner
+                    .makes_room(entry.created, has_episode, self.idle, now)
+            });
         }
         if open.len() >= self.max_sessions {
             // Over sockets and MCP this refusal has no HTTP status, so the count of refused
@@ -173,6 +185,7 @@ impl SessionRegistry {
         let session = Arc::new(tokio::sync::Mutex::new(EpisodeSession::new(node.clone())));
         let entry = OpenSession {
             session: Arc::clone(&session),
+            created: now(),
             owner,
         };
         open.insert(id.clone(), entry);
@@ -180,17 +193,37 @@ impl SessionRegistry {
         Ok((id, session))
     }
 
-    /// Removes sessions that nobody used for long. Those of sockets end with their socket instead.
-    fn remove_idle(&self, open: &mut HashMap<String, OpenSession>) {
-        let now = now();
-        open.retain(|_, entry| match entry.owner {
-            SessionOwner::Registry { since } => now.duration_since(since) < self.idle,
-            SessionOwner::Socket | SessionOwner::Attached { .. } => true,
-        });
-    }
-
     fn lock(&self) -> MutexGuard<'_, HashMap<String, OpenSession>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SessionOwner {
+    /// Returns whether a session that was `created` then ends when another needs its room: nobody
+    /// used it for `idle`, or it is old enough to have had an episode, and had none. Those of
+    /// sockets end with their socket instead.
+    fn makes_room(
+        self,
+        created: Instant,
+        has_episode: impl FnOnce() -> bool,
+        idle: Duration,
+        now: Instant,
+    ) -> bool {
+        match self {
+            Self::Registry { since } => {
+                now.duration_since(since) >= idle
+                    || (now.duration_since(created) >= FIRST_EPISODE && !has_episode())
+            }
+            Self::Socket | Self::Attached { .. } => false,
+        }
+    }
+}
+
+impl OpenSession {
+    fn has_episode(&self) -> bool {
+        // A request that uses the session at the moment has it locked.
+        let session = self.session.try_lock();
+        session.map_or(true, |session| session.state().0.is_some())
     }
 }
 
@@ -216,4 +249,38 @@ impl Drop for SessionGuard {
 )]
 fn now() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_sessions_and_those_without_an_episode_make_room() {
+        const IDLE: Duration = Duration::from_secs(3_600);
+        let created = now();
+        let after = |seconds: u64| created + Duration::from_secs(seconds);
+        let registry = |since: u64| SessionOwner::Registry {
+            since: after(since),
+        };
+        for (owner, has_episode, seconds, expected) in [
+            (registry(0), false, 29, false),
+            (registry(0), false, 30, true),
+            // Calls that only list the tools do not keep it.
+            (registry(39), false, 40, true),
+            (registry(0), true, 3_599, false),
+            (registry(0), true, 3_600, true),
+            (registry(10), true, 3_600, false),
+            (SessionOwner::Socket, false, 9_999, false),
+            (
+                SessionOwner::Attached { is_closing: false },
+                false,
+                9_999,
+                false,
+            ),
+        ] {
+            let makes_room = owner.makes_room(created, || has_episode, IDLE, after(seconds));
+            assert_eq!(makes_room, expected, "{owner:?} after {seconds} s");
+        }
+    }
 }

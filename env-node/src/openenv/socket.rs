@@ -3,15 +3,17 @@
 //!
 //! Invariant: the session is freed before the peer can see that the socket closed, so a client that
 //! reconnects at once gets a session. It is freed at once when the connection is lost, and at the
-//! latest one ping period after the peer's last frame. A quiet peer that answers pings stays. The
-//! contents of frames are left to `ws.rs` and `mcp.rs`.
+//! latest one ping period after the peer's last frame. A quiet peer that answers pings stays,
+//! unless it leaves a message unfinished. The bytes of a message count from their arrival until it
+//! is answered. The contents of frames are left to `ws.rs` and `mcp.rs`.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, io, time::Duration};
 
 use axum::{
     body::Bytes,
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
+use proto::serve::{BodyReservation, ReceivedBytes, ReceivedTooMuch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::tungstenite;
 
@@ -24,6 +26,8 @@ use super::{
 
 /// How long the peer may take to close its side of a socket that is closing.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a control frame besides its contents: the head and the mask.
+const CONTROL_FRAME_BYTES: usize = 6;
 
 /// The protocol of a socket's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,16 +58,23 @@ const GOING_AWAY: SocketEnd = SocketEnd::Close {
     reason: "the server stops",
 };
 
+/// A message, with its share of the budget for bytes.
+struct Received {
+    message: Message,
+    _share: Option<BodyReservation>,
+}
+
 /// Serves a socket until it ends. `admission` is its session, or the error text for a socket that
 /// gets none.
 pub(super) async fn serve(
     socket: WebSocket,
+    received: ReceivedBytes,
     service: &OpenEnvService,
     protocol: SocketProtocol,
     admission: Result<SessionGuard, String>,
 ) {
     let period = Duration::from_secs_f64(service.config.ping_seconds);
-    let mut socket = MonitoredSocket::new(socket, period);
+    let mut socket = MonitoredSocket::new(socket, received, period);
     let end = match admission {
         // This drops the guard, and so frees the session, before the close frame is sent.
         Ok(guard) => answer_frames(&mut socket, service, protocol, guard).await,
@@ -100,21 +111,16 @@ async fn answer_frames(
             () = service.sockets.draining() => return GOING_AWAY,
             frame = next => frame,
         };
-        let text = match frame {
-            Ok(Message::Text(text)) => text,
-            // OpenEnv's server fails on a frame without text, and so ends the session.
-            Ok(_) => {
-                let error = ws::error("SESSION_ERROR", "send text frames, not binary ones", None);
-                return socket.send_last(error).await;
-            }
+        let frame = match frame {
+            Ok(frame) => frame,
             Err(end) => return end,
         };
-        let answer = async {
-            match protocol {
-                SocketProtocol::OpenEnv => ws::answer(service, &guard, &text).await,
-                SocketProtocol::Mcp => mcp::over_socket(service, &guard, &text).await,
-            }
+        // OpenEnv's server fails on a frame without text, and so ends the session.
+        let Message::Text(text) = &frame.message else {
+            let error = ws::error("SESSION_ERROR", "send text frames, not binary ones", None);
+            return socket.send_last(error).await;
         };
+        let answer = answer(service, protocol, &guard, text);
         tokio::pin!(answer);
         // Reading continues while a frame is answered, so that a lost peer frees its session at
         // once. Only one frame is read ahead, because more would be a queue without a bound. The
@@ -141,23 +147,50 @@ async fn answer_frames(
     }
 }
 
+/// Answers a frame within the limits on calls.
+async fn answer(
+    service: &OpenEnvService,
+    protocol: SocketProtocol,
+    guard: &SessionGuard,
+    text: &str,
+) -> FrameReply {
+    let answer = async {
+        match protocol {
+            SocketProtocol::OpenEnv => ws::answer(service, guard, text).await,
+            SocketProtocol::Mcp => mcp::over_socket(service, guard, text).await,
+        }
+    };
+    match service.limits.answer_frame(answer).await {
+        Ok(reply) => reply,
+        Err(refusal) => FrameReply::Text(match protocol {
+            SocketProtocol::OpenEnv => ws::error("EXECUTION_ERROR", &refusal, None),
+            SocketProtocol::Mcp => mcp::unanswered(text, &refusal),
+        }),
+    }
+}
+
 /// A socket that notices when its peer is gone.
 struct MonitoredSocket {
     socket: WebSocket,
+    received: ReceivedBytes,
     /// The longest silence of a peer that is alive.
     period: Duration,
     last_heard: Instant,
     /// Whether a ping was sent since then.
     is_pinged: bool,
+    /// When a message was first seen to be unfinished.
+    unfinished_since: Option<Instant>,
 }
 
 impl MonitoredSocket {
-    fn new(socket: WebSocket, period: Duration) -> Self {
+    fn new(socket: WebSocket, received: ReceivedBytes, period: Duration) -> Self {
         Self {
             socket,
+            received,
             period,
             last_heard: Instant::now(),
             is_pinged: false,
+            unfinished_since: None,
         }
     }
 
@@ -165,7 +198,7 @@ impl MonitoredSocket {
     /// period, and drops a peer that was silent for a whole one.
     ///
     /// Cancel safe: no frame is lost.
-    async fn next(&mut self) -> Result<Message, SocketEnd> {
+    async fn next(&mut self) -> Result<Received, SocketEnd> {
         loop {
             let silence = if self.is_pinged {
                 self.period
@@ -178,10 +211,14 @@ impl MonitoredSocket {
                     self.last_heard = Instant::now();
                     self.is_pinged = false;
                     match frame {
-                        Some(Ok(frame @ (Message::Text(_) | Message::Binary(_)))) => {
-                            return Ok(frame);
+                        Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
+                            self.unfinished_since = None;
+                            let share = self.received.take();
+                            return Ok(Received { message, _share: share });
                         }
-                        Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                        Some(Ok(Message::Ping(contents) | Message::Pong(contents))) => {
+                            self.received.discount(CONTROL_FRAME_BYTES + contents.len());
+                        }
                         Some(Ok(Message::Close(_))) => return Err(SocketEnd::ClosedByPeer),
                         None => return Err(SocketEnd::Lost),
                         Some(Err(error)) => return Err(end_after(&error)),
@@ -196,7 +233,26 @@ impl MonitoredSocket {
                     self.send(Message::Ping(Bytes::new())).await?;
                 }
             }
+            self.check_unfinished()?;
         }
+    }
+
+    /// Ends a socket on which a message stays unfinished for half a period. Its peer may answer
+    /// pings between the fragments of a message, so it is not silent.
+    fn check_unfinished(&mut self) -> Result<(), SocketEnd> {
+        if self.received.unfinished() == 0 {
+            self.unfinished_since = None;
+            return Ok(());
+        }
+        let since = *self.unfinished_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.period / 2 {
+            return Ok(());
+        }
+        tracing::info!("closing a socket whose peer does not finish a message");
+        Err(SocketEnd::Close {
+            code: close_code::POLICY,
+            reason: "the message was not completed in time",
+        })
     }
 
     /// Sends a message. A peer that takes longer than a period to read it counts as lost.
@@ -241,7 +297,17 @@ fn end_after(error: &axum::Error) -> SocketEnd {
         Some(tungstenite::Error::Capacity(_)) => (close_code::SIZE, "message too long"),
         Some(tungstenite::Error::Utf8(_)) => (close_code::INVALID, "text is not UTF-8"),
         Some(tungstenite::Error::Protocol(_)) => (close_code::PROTOCOL, "broken frame"),
+        Some(tungstenite::Error::Io(error)) if is_too_much(error) => {
+            (close_code::AGAIN, "too many bytes in flight; retry")
+        }
         _ => return SocketEnd::Lost,
     };
     SocketEnd::Close { code, reason }
+}
+
+/// Returns whether the server did not read further, because messages hold too many bytes.
+fn is_too_much(error: &io::Error) -> bool {
+    error
+        .get_ref()
+        .is_some_and(|cause| cause.is::<ReceivedTooMuch>())
 }

@@ -5,9 +5,9 @@
 
 use env::Action;
 use proto::TOOLS;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{payload::Payload, validation::excerpt};
+use super::{fields::Fields, payload::Payload, validation::excerpt};
 
 /// Why a call is not a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +40,7 @@ pub(super) fn list(schema_key: &str) -> Value {
 }
 
 /// Returns the action that a call stands for.
-pub(super) fn action(name: &str, arguments: &Map<String, Value>) -> Result<Action, ToolCallError> {
+pub(super) fn action(name: &str, arguments: &Fields<'_>) -> Result<Action, ToolCallError> {
     let tool = TOOLS
         .iter()
         .find(|tool| tool.name == name)
@@ -51,16 +51,19 @@ pub(super) fn action(name: &str, arguments: &Map<String, Value>) -> Result<Actio
             tool.parameter
         )))
     };
-    if let Some(other) = arguments.keys().find(|key| *key != tool.parameter) {
+    let mut names = arguments.iter().map(|(name, _)| name);
+    if let Some(other) = names.find(|name| *name != tool.parameter) {
         return invalid(&format!("there is no {}", excerpt(other)));
     }
-    match arguments.get(tool.parameter) {
-        Some(Value::String(argument)) => Ok(Action {
+    if arguments.get(tool.parameter).is_none() {
+        return invalid("it is missing");
+    }
+    match arguments.text(tool.parameter) {
+        Some(argument) => Ok(Action {
             action_type: tool.action_type.to_owned(),
-            argument: argument.clone(),
+            argument,
         }),
-        Some(_) => invalid("it is not a string"),
-        None => invalid("it is missing"),
+        None => invalid("it is not a string"),
     }
 }
 
@@ -79,7 +82,9 @@ mod tests {
 
     #[test]
     fn a_call_is_an_action_or_says_what_is_wrong() {
-        let call = |name: &str, arguments: Value| action(name, arguments.as_object().unwrap());
+        let call = |name: &str, arguments: Value| {
+            action(name, &Fields::of(&arguments.to_string()).unwrap())
+        };
         let query = call("query", json!({"sql": "SELECT 1"})).unwrap();
         assert_eq!(
             (query.action_type.as_str(), query.argument.as_str()),

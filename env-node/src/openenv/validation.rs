@@ -4,9 +4,11 @@
 //! an error; its location and message are for people.
 
 use env::{MAX_EPISODE_ID_CHARS, truncated};
-use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, de::value::MapDeserializer};
+use serde_json::{Value, json};
 use serde_path_to_error::Segment;
+
+use super::fields::{Fields, Shallow, TOO_MANY_FIELDS};
 
 /// Bytes of a request that a reply repeats in one place.
 const EXCERPT_BYTES: usize = 1 << 10;
@@ -62,9 +64,11 @@ impl std::fmt::Display for Invalid {
 /// Deserializes an object.
 ///
 /// # Errors
-/// A field is missing, unknown or of another type. The error names the path to it.
-pub(super) fn read<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T, Invalid> {
-    serde_path_to_error::deserialize(object).map_err(|error| {
+/// A field is missing, unknown or of another type, or there are too many. The error names the path
+/// to it.
+pub(super) fn read<'de, T: Deserialize<'de>>(fields: &Fields<'de>) -> Result<T, Invalid> {
+    let object = MapDeserializer::<_, serde_json::Error>::new(fields.iter());
+    let read = serde_path_to_error::deserialize(object).map_err(|error| {
         let names = error.path().iter().filter_map(|segment| match segment {
             // The key of an unknown field is the client's text.
             Segment::Map { key } => Some(excerpt(key).into_owned()),
@@ -73,9 +77,24 @@ pub(super) fn read<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T
         let location = names.collect();
         Invalid {
             location,
-            ..Invalid::value(&error.into_inner().to_string())
+            ..Invalid::value(&without_place(&error.into_inner()))
         }
-    })
+    })?;
+    match fields.is_crowded() {
+        false => Ok(read),
+        true => Err(Invalid::value(TOO_MANY_FIELDS)),
+    }
+}
+
+/// Returns the message of an error without its line and column: they count from the start of the
+/// field, whose path says more.
+fn without_place(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    match message.strip_suffix(&place) {
+        Some(message) => message.to_owned(),
+        None => message,
+    }
 }
 
 /// Cuts a text of the request to what a reply may repeat.
@@ -86,17 +105,17 @@ pub(super) fn excerpt(text: &str) -> std::borrow::Cow<'_, str> {
 /// An integer as pydantic's lax mode reads it: also a whole float, a boolean, or digits in a
 /// string.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(try_from = "Value")]
+#[serde(try_from = "Shallow")]
 pub(super) struct Integer(pub(super) i64);
 
 /// An integer of at least 0. One beyond 64 bits is folded into them, as a seed may have any size.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(try_from = "Value")]
+#[serde(try_from = "Shallow")]
 pub(super) struct Unsigned(pub(super) u64);
 
 /// A number above 0.
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(try_from = "Value")]
+#[serde(try_from = "Shallow")]
 pub(super) struct Positive;
 
 /// A client's name for an episode or a request, of at most [`MAX_EPISODE_ID_CHARS`] characters.
@@ -104,10 +123,10 @@ pub(super) struct Positive;
 #[serde(try_from = "String")]
 pub(super) struct Id(pub(super) String);
 
-impl TryFrom<Value> for Integer {
+impl TryFrom<Shallow> for Integer {
     type Error = &'static str;
 
-    fn try_from(value: Value) -> Result<Self, Self::Error> {
+    fn try_from(Shallow(value): Shallow) -> Result<Self, Self::Error> {
         match (value.as_i64(), integer(&value)) {
             (Some(exact), _) => Ok(Self(exact)),
             (None, Some(number)) => Ok(Self(number as i64)),
@@ -116,10 +135,10 @@ impl TryFrom<Value> for Integer {
     }
 }
 
-impl TryFrom<Value> for Unsigned {
+impl TryFrom<Shallow> for Unsigned {
     type Error = &'static str;
 
-    fn try_from(value: Value) -> Result<Self, Self::Error> {
+    fn try_from(Shallow(value): Shallow) -> Result<Self, Self::Error> {
         match (value.as_u64(), integer(&value)) {
             (Some(exact), _) => Ok(Self(exact)),
             (None, Some(number)) if number >= 2.0_f64.powi(64) => Ok(Self(number.to_bits())),
@@ -129,10 +148,10 @@ impl TryFrom<Value> for Unsigned {
     }
 }
 
-impl TryFrom<Value> for Positive {
+impl TryFrom<Shallow> for Positive {
     type Error = &'static str;
 
-    fn try_from(value: Value) -> Result<Self, Self::Error> {
+    fn try_from(Shallow(value): Shallow) -> Result<Self, Self::Error> {
         match number(&value) {
             Some(number) if number > 0.0 => Ok(Self),
             _ => Err("give a number above 0"),
@@ -176,9 +195,13 @@ mod tests {
         seed: Option<Unsigned>,
     }
 
+    fn read_request(text: &str) -> Result<Request, Invalid> {
+        read(&Fields::of(text).unwrap())
+    }
+
     fn read_seed(seed: &Value) -> Result<Option<u64>, Invalid> {
-        let object = Map::from_iter([("seed".to_owned(), seed.clone())]);
-        read(&object).map(|request: Request| request.seed.map(|seed| seed.0))
+        let request = read_request(&json!({"seed": seed}).to_string());
+        request.map(|request| request.seed.map(|seed| seed.0))
     }
 
     #[test]
@@ -205,8 +228,8 @@ mod tests {
                 json!([{"type": "value_error", "loc": ["body", "seed"], "msg": "give an integer of at least 0"}])
             );
         }
-        let object = Map::from_iter([("x".repeat(1 << 20), json!(1))]);
-        let message = read::<Request>(&object).unwrap_err().to_string();
+        let long = format!("{{\"{}\": 1}}", "x".repeat(1 << 20));
+        let message = read_request(&long).unwrap_err().to_string();
         assert!(message.contains("unknown field `x"), "{message:.80}");
         assert!(message.len() < 3 * EXCERPT_BYTES);
     }

@@ -3,12 +3,14 @@
 //! Invariant: each frame gets one reply, in order. A frame that is refused leaves the session as it
 //! was. Clients read the code of an error frame, and its message for people.
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{
     action::{StepPayload, ToolCall},
-    json, mcp,
+    fields::Fields,
+    json::{self, Unreadable},
+    mcp::{self, RpcRequest},
     reset::ResetArguments,
     service::{FrameReply, OpenEnvService},
     session_registry::SessionGuard,
@@ -55,37 +57,82 @@ pub(super) fn error(code: &str, message: &str, more: Option<Value>) -> String {
     frame("error", data)
 }
 
+/// What a client's frame asks for.
+enum ClientFrame {
+    Reset(ResetArguments),
+    Step(StepPayload),
+    State,
+    /// A request of JSON-RPC, or the response that refuses it.
+    Mcp(Result<RpcRequest, Value>),
+    Close,
+}
+
+impl ClientFrame {
+    /// Reads a frame of which nothing but what is asked for is kept.
+    ///
+    /// # Errors
+    /// The error frame that refuses it.
+    fn read(mut fields: Fields<'_>) -> Result<Self, String> {
+        let kind = fields.take("type").map_or("null", RawValue::get);
+        let name = serde_json::from_str::<String>(kind).ok();
+        Ok(match name.as_deref() {
+            Some("reset") => {
+                let ResetFrame { data } = read(&fields)?;
+                Self::Reset(data)
+            }
+            Some("step") => {
+                let WithData::<Fields<'_>> { data } = read(&fields)?;
+                let payload = StepPayload::read(&data);
+                Self::Step(payload.map_err(|error| invalid(&error.within("data")))?)
+            }
+            Some("state") => {
+                read::<WithoutData>(&fields)?;
+                Self::State
+            }
+            Some("mcp") => {
+                let WithData::<Fields<'_>> { data } = read(&fields)?;
+                Self::Mcp(mcp::read(&data))
+            }
+            Some("close") => {
+                read::<WithoutData>(&fields)?;
+                Self::Close
+            }
+            other => {
+                let other = excerpt(other.unwrap_or(kind));
+                let message = format!("Unknown message type: {other}");
+                return Err(error("UNKNOWN_TYPE", &message, None));
+            }
+        })
+    }
+}
+
 /// Answers one frame.
 pub(super) async fn answer(
     service: &OpenEnvService,
     guard: &SessionGuard,
     text: &str,
 ) -> FrameReply {
-    let mut fields = match json::parse(text) {
-        Ok(Value::Object(fields)) => fields,
+    let asked = match json::read_object(text, ClientFrame::read) {
+        Ok(asked) => asked,
         // OpenEnv's server fails on JSON that is not an object, and so ends the session.
-        Ok(_) => {
+        Err(Unreadable::NotAnObject) => {
             return FrameReply::Last(error("SESSION_ERROR", "give a JSON object", None));
         }
-        Err(fault) => {
+        Err(Unreadable::Syntax(fault)) => {
             let message = format!("Invalid JSON: {fault}");
             return FrameReply::Text(error("INVALID_JSON", &message, None));
         }
     };
-    let kind = fields.shift_remove("type").unwrap_or_default();
-    let outcome = match kind.as_str() {
-        Some("reset") => reset(service, guard, &fields).await,
-        Some("step") => step(guard, &fields).await,
-        Some("state") => state(guard, &fields).await,
-        Some("mcp") => mcp(service, guard, &fields).await,
-        Some("close") => match read::<WithoutData>(&fields) {
-            Ok(_) => return FrameReply::Close,
-            Err(error) => Err(error),
-        },
-        _ => {
-            let message = format!("Unknown message type: {}", excerpt(&json::text(&kind)));
-            Err(error("UNKNOWN_TYPE", &message, None))
+    let outcome = match asked {
+        Ok(ClientFrame::Reset(arguments)) => reset(service, guard, arguments).await,
+        Ok(ClientFrame::Step(payload)) => step(guard, &payload).await,
+        Ok(ClientFrame::State) => Ok(state(guard).await),
+        Ok(ClientFrame::Mcp(request)) => {
+            let response = mcp::answer(service, Some(guard), request).await;
+            Ok(frame("mcp", response))
         }
+        Ok(ClientFrame::Close) => return FrameReply::Close,
+        Err(error) => Err(error),
     };
     FrameReply::Text(outcome.unwrap_or_else(|error| error))
 }
@@ -102,32 +149,30 @@ fn failed(reason: impl std::fmt::Display) -> String {
     error("EXECUTION_ERROR", &reason.to_string(), None)
 }
 
-fn read<T: DeserializeOwned>(fields: &Map<String, Value>) -> Result<T, String> {
+fn read<'de, T: Deserialize<'de>>(fields: &Fields<'de>) -> Result<T, String> {
     validation::read(fields).map_err(|error| invalid(&error))
 }
 
 async fn reset(
     service: &OpenEnvService,
     guard: &SessionGuard,
-    fields: &Map<String, Value>,
+    arguments: ResetArguments,
 ) -> Answer {
-    let ResetFrame { data } = read(fields)?;
-    let spec = data.into_spec(&service.node).map_err(failed)?;
+    let spec = arguments.into_spec(&service.node).map_err(failed)?;
     let payload = guard.session.lock().await.reset(spec);
     Ok(frame("observation", payload.map_err(failed)?))
 }
 
-async fn step(guard: &SessionGuard, fields: &Map<String, Value>) -> Answer {
-    let WithData::<Map<String, Value>> { data } = read(fields)?;
-    match StepPayload::read(&data).map_err(|error| invalid(&error.within("data")))? {
+async fn step(guard: &SessionGuard, payload: &StepPayload) -> Answer {
+    match payload {
         StepPayload::Act(action) => {
-            let payload = guard.session.lock().await.step(&action).await;
+            let payload = guard.session.lock().await.step(action).await;
             Ok(frame("observation", payload.map_err(failed)?))
         }
         StepPayload::ListTools => Ok(tool_observation(
             &json!({"metadata": {}, "tools": tools::list("input_schema")}),
         )),
-        StepPayload::CallTool(call) => call_tool(guard, &call).await,
+        StepPayload::CallTool(call) => call_tool(guard, call).await,
     }
 }
 
@@ -138,11 +183,11 @@ fn tool_observation(observation: &Value) -> String {
 }
 
 async fn call_tool(guard: &SessionGuard, call: &ToolCall) -> Answer {
-    let action = match tools::action(&call.name, &call.arguments) {
+    let action = match &call.action {
         Ok(action) => action,
-        Err(error) => return Ok(tool_observation(&refused_call(call, &error))),
+        Err(error) => return Ok(tool_observation(&refused_call(call, error))),
     };
-    let payload = guard.session.lock().await.step(&action).await;
+    let payload = guard.session.lock().await.step(action).await;
     let payload = payload.map_err(failed)?;
     let data = json!({
         "observation": {
@@ -171,20 +216,9 @@ fn refused_call(call: &ToolCall, error: &ToolCallError) -> Value {
     })
 }
 
-async fn state(guard: &SessionGuard, fields: &Map<String, Value>) -> Answer {
-    read::<WithoutData>(fields)?;
+async fn state(guard: &SessionGuard) -> String {
     let session = guard.session.lock().await;
     let (episode_id, step_count) = session.state();
     let data = json!({"episode_id": episode_id, "step_count": step_count});
-    Ok(frame("state", data))
-}
-
-async fn mcp(
-    service: &OpenEnvService,
-    guard: &SessionGuard,
-    fields: &Map<String, Value>,
-) -> Answer {
-    let WithData::<Map<String, Value>> { data } = read(fields)?;
-    let reply = mcp::answer(service, Some(guard), &data).await;
-    Ok(frame("mcp", reply))
+    frame("state", data)
 }

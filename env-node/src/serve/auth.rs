@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use proto::BearerToken;
+use proto::{BearerToken, credentials_of};
 
 use crate::{
     rejection::Rejection,
@@ -18,6 +18,7 @@ use crate::{
 
 /// What a refused caller should do.
 const REMEDY: &str = "this node requires a token; send it as `authorization: Bearer TOKEN`";
+
 /// Returns whether the headers present the token.
 fn admits(expected: &BearerToken, headers: &HeaderMap) -> bool {
     let presented = headers
@@ -30,14 +31,11 @@ fn admits(expected: &BearerToken, headers: &HeaderMap) -> bool {
 /// Returns the token in an authorization header: a bearer's, or the password that a browser asked a
 /// person for.
 fn presented_token(authorization: &str) -> Option<Vec<u8>> {
-    let (scheme, value) = authorization.split_once(' ')?;
-    if scheme.eq_ignore_ascii_case("bearer") {
-        return Some(value.trim().into());
+    if let Some(token) = credentials_of(authorization, "bearer") {
+        return Some(token.into());
     }
-    if !scheme.eq_ignore_ascii_case("basic") {
-        return None;
-    }
-    let decoded = BASE64_STANDARD.decode(value.trim()).ok()?;
+    let encoded = credentials_of(authorization, "basic")?;
+    let decoded = BASE64_STANDARD.decode(encoded).ok()?;
     let colon = decoded.iter().position(|&byte| byte == b':')?;
     Some(decoded[colon + 1..].to_vec())
 }

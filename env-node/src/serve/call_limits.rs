@@ -3,7 +3,8 @@
 //! Invariant: a call past its deadline is dropped, and its queued SQL with it. A call beyond the
 //! limit is refused before any of its body is read; one whose body exceeds the budget, as soon as
 //! it does. A response that its peer does not read counts until it is sent. A socket counts until
-//! it is open. Health checks and reflection have limits of their own.
+//! it is open, and then each of its frames counts while it is answered. Health checks and
+//! reflection have limits of their own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +15,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use proto::serve::{BodyBudget, BodyLimits, UnreadBudget};
+use proto::serve::{BodyBudget, BodyLimits, ReceivedBytes, UnreadBudget};
 use tokio::{sync::Semaphore, time::timeout};
 use tonic::Code;
 
@@ -35,9 +36,11 @@ const HEALTH_BYTES: usize = 1 << 10;
 const REFLECTION_BYTES: usize = 1 << 14;
 const REFLECTION_BYTES_IN_FLIGHT: usize = 1 << 22;
 
+const TOO_MANY_CALLS: &str = "too many calls in flight";
+
 /// Limits on calls. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct CallLimits {
+pub(crate) struct CallLimits {
     permits: Arc<Semaphore>,
     bodies: BodyBudget,
     /// The bodies of reflection.
@@ -55,7 +58,7 @@ enum CallRejection {
 }
 
 impl CallLimits {
-    pub(super) fn new(config: &ServerConfig) -> Self {
+    pub(crate) fn new(config: &ServerConfig) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(config.max_calls_in_flight)),
             bodies: BodyBudget::new(config.max_body_bytes_in_flight),
@@ -63,6 +66,26 @@ impl CallLimits {
             health: BodyBudget::new(Semaphore::MAX_PERMITS),
             max_duration: seconds(config.max_call_seconds),
         }
+    }
+
+    /// Starts to count what an open socket receives, in the same budget as bodies.
+    pub(crate) fn count_messages(&self, received: &ReceivedBytes) {
+        received.count(&self.bodies);
+    }
+
+    /// Runs the answer to a frame of a socket, if a permit is free, for as long as a call may take.
+    ///
+    /// # Errors
+    /// There is no answer; says that the frame may be sent again.
+    pub(crate) async fn answer_frame<T>(
+        &self,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, String> {
+        let Ok(_permit) = self.permits.try_acquire() else {
+            return Err(overloaded(TOO_MANY_CALLS));
+        };
+        let answer = timeout(self.max_duration, answer).await;
+        answer.map_err(|_| too_late(self.max_duration))
     }
 
     /// Runs a call for at most `limit`, if a permit is free and its body fits into the budget.
@@ -74,7 +97,7 @@ impl CallLimits {
     ) -> Result<Response, CallRejection> {
         // Refused at once rather than queued: a client can turn to another node.
         let Ok(_permit) = self.permits.try_acquire() else {
-            return Err(CallRejection::Overloaded("too many calls in flight"));
+            return Err(CallRejection::Overloaded(TOO_MANY_CALLS));
         };
         let (parts, body) = request.into_parts();
         let limits = BodyLimits {
@@ -145,10 +168,7 @@ pub(super) async fn grpc(
         Err(CallRejection::DeadlineExceeded) => (
             Code::DeadlineExceeded,
             Reason::DeadlineExceeded,
-            format!(
-                "the call did not end within {} s; the step was not applied, retry it",
-                limit.as_secs_f64()
-            ),
+            too_late(limit),
         ),
     };
     status::refusal(code, reason, &message).into_http()
@@ -175,6 +195,11 @@ pub(super) async fn http(
 
 fn overloaded(what: &str) -> String {
     format!("env-node is overloaded: {what}; retry after a pause")
+}
+
+fn too_late(limit: Duration) -> String {
+    let seconds = limit.as_secs_f64();
+    format!("the call did not end within {seconds} s; the step was not applied, retry it")
 }
 
 /// Returns the deadline that the caller set. gRPC writes it as at most eight digits and a unit. A

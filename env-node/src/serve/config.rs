@@ -42,20 +42,23 @@ pub struct ServerConfig {
     #[default(1_024)]
     pub max_calls_per_connection: u32,
     /// Calls at once over all connections, gRPC and HTTP. Further ones are refused with
-    /// `RESOURCE_EXHAUSTED`, or 503. A socket counts until it is open.
+    /// `RESOURCE_EXHAUSTED`, or 503. A socket counts until it is open, and each of its frames while
+    /// it is answered; further frames get an error frame.
     #[default(8_192)]
     pub max_calls_in_flight: usize,
     /// Bytes of all request bodies at once, and as many of all responses that peers have not read
     /// yet. A call whose body exceeds what is left is refused in the same way, and a response that
-    /// does is cut. At least `max_request_bytes` and `openenv.message_bytes`. Messages on sockets
-    /// do not count.
+    /// does is cut. At least `max_request_bytes` and `openenv.message_bytes`. What sockets receive
+    /// counts as bodies do, from its arrival until it is answered, but for 16 KiB of each socket. A
+    /// socket that exceeds what is left is closed with code 1013.
     #[default(256 << 20)]
     pub max_body_bytes_in_flight: usize,
     /// Bytes of a gRPC request: the argument, and a token, which holds the history. The default
     /// exceeds the longest of both together. A longer request is refused with `OUT_OF_RANGE`.
     #[default(6 << 20)]
     pub max_request_bytes: usize,
-    /// Seconds that a call may take, even if the caller sets a later deadline.
+    /// Seconds that a call, or the answer to a frame, may take, even if the caller sets a later
+    /// deadline.
     #[default(60.0)]
     pub max_call_seconds: f64,
     /// Seconds for a peer to finish the TLS handshake, for its first request, and for the head of

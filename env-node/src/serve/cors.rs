@@ -5,6 +5,10 @@
 //! own. Browsers enforce that with the headers sent here, but they send a page's POST and open its
 //! WebSocket first. Those are refused here, since they change something even if their page cannot
 //! read the response. Programs send no origin and are served.
+//!
+//! A foreign page may have a name that its owner's name server lets point to this machine (DNS
+//! rebinding), so that it looks like the node's own. A node that listens on a loopback address
+//! therefore knows only the names of such an address as its own.
 
 use std::sync::Arc;
 
@@ -28,6 +32,13 @@ const RESPONSE_HEADERS: HeaderValue =
 const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
 /// The header in which a browser says how the page's site relates to this one. Pages cannot set it.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
+/// The names and addresses of the machine itself.
+const LOOPBACK_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// An extension of requests to a node that listens on a loopback address.
+#[derive(Clone, Copy)]
+pub(super) struct OnLoopback;
 
 /// The origins whose pages may read responses.
 #[derive(Clone)]
@@ -106,19 +117,33 @@ fn only_reads(request: &Request) -> bool {
 /// request.
 fn is_own(origin: &HeaderValue, request: &Request) -> bool {
     let headers = request.headers();
+    // HTTP/2 has an authority in place of a host.
+    let authority = request.uri().authority().map(Authority::as_str);
+    let host = headers.get(header::HOST);
+    let own = authority.or_else(|| host.and_then(|host| host.to_str().ok()));
+    let is_on_loopback = request.extensions().get::<OnLoopback>().is_some();
+    if is_on_loopback && !own.is_some_and(is_loopback) {
+        return false;
+    }
     if headers
         .get(SEC_FETCH_SITE)
         .is_some_and(|site| site == "same-origin")
     {
         return true;
     }
-    // HTTP/2 has an authority in place of a host.
-    let authority = request.uri().authority().map(Authority::as_str);
-    let host = headers.get(header::HOST);
-    let own = authority.or_else(|| host.and_then(|host| host.to_str().ok()));
     let origin = origin.to_str().ok();
     let shown = origin.and_then(|origin| origin.split_once("://"));
     shown.is_some_and(|(_, shown)| Some(shown) == own)
+}
+
+/// Returns whether an authority, `HOST` or `HOST:PORT`, names the machine itself.
+fn is_loopback(authority: &str) -> bool {
+    LOOPBACK_HOSTS.iter().any(|host| {
+        let rest = authority.get(host.len()..);
+        let begins = authority.get(..host.len());
+        begins.is_some_and(|begins| begins.eq_ignore_ascii_case(host))
+            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    })
 }
 
 #[cfg(test)]
@@ -139,6 +164,32 @@ mod tests {
             let request = Request::builder().uri(uri).header(header::HOST, host);
             let request = request.body(Body::empty()).unwrap();
             assert_eq!(is_own(&shown, &request), own, "{uri} {host}");
+        }
+    }
+
+    #[test]
+    fn a_node_on_loopback_has_only_the_names_of_the_machine() {
+        for (host, own) in [
+            ("localhost", true),
+            ("LocalHost:8000", true),
+            ("127.0.0.1:8000", true),
+            ("[::1]:8000", true),
+            ("rebound.example:8000", false),
+            ("localhost.example:8000", false),
+            ("127.0.0.1.example", false),
+            ("", false),
+        ] {
+            let origin = HeaderValue::try_from(format!("http://{host}")).unwrap();
+            for site in ["same-origin", "none"] {
+                let request = Request::builder()
+                    .uri("/mcp")
+                    .header(header::HOST, host)
+                    .header(SEC_FETCH_SITE, site);
+                let mut request = request.body(Body::empty()).unwrap();
+                assert!(is_own(&origin, &request), "elsewhere, {host}");
+                request.extensions_mut().insert(OnLoopback);
+                assert_eq!(is_own(&origin, &request), own, "{host}, {site}");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! `web`.
 
 mod auth;
-mod call_limits;
+pub(crate) mod call_limits;
 pub(crate) mod config;
 mod cors;
 mod health;
@@ -77,7 +77,7 @@ impl Server {
             health::report(&self.health, ServingStatus::NotServing).await;
             sleep(seconds(self.config.drain_seconds)).await;
         };
-        let protocols = self.protocols;
+        let protocols = self.protocols.on(listener.local_addr().ok());
         let answer = move |request| protocols.answer(request);
         let mut connections = self.port.serve_until(listener, answer, drained).await;
         let ended = async {

@@ -3,7 +3,7 @@
 //! Invariant: a request is gRPC if its content type says so, and HTTP otherwise. Each is refused in
 //! its own protocol.
 
-use std::{convert::Infallible, future::Future};
+use std::{convert::Infallible, future::Future, net::SocketAddr};
 
 use axum::{
     Router,
@@ -25,7 +25,7 @@ use super::{
     auth,
     call_limits::{self, CallLimits, count_unread},
     config::ServerConfig,
-    cors::{self, AllowedOrigins},
+    cors::{self, AllowedOrigins, OnLoopback},
     refusals,
 };
 use crate::{
@@ -43,6 +43,7 @@ const TOKEN_FILE: &str = "server.bearer_token_file";
 pub(super) struct Protocols {
     grpc: Router,
     http: Router,
+    is_on_loopback: bool,
 }
 
 impl Protocols {
@@ -57,7 +58,8 @@ impl Protocols {
         // Each layer wraps the layers that were added before it.
         let mut grpc =
             grpc(node, health).layer(from_fn_with_state(limits.clone(), call_limits::grpc));
-        let mut http = http(node, sockets).layer(from_fn_with_state(limits, call_limits::http));
+        let mut http = http(node, sockets, limits.clone())
+            .layer(from_fn_with_state(limits, call_limits::http));
         if let Some(token) = BearerToken::open(TOKEN_FILE, config.bearer_token_file.as_deref())? {
             grpc = grpc.layer(from_fn_with_state(token.clone(), auth::grpc));
             http = http.layer(from_fn_with_state(token, auth::http));
@@ -74,21 +76,37 @@ impl Protocols {
         // The outermost layer, so that the refusals of all layers count.
         grpc = grpc.layer(from_fn_with_state("grpc", refusals::count));
         http = http.layer(from_fn_with_state("http", refusals::count));
-        Ok(Self { grpc, http })
+        Ok(Self {
+            grpc,
+            http,
+            is_on_loopback: false,
+        })
+    }
+
+    /// Serves on this address; none if the system does not tell it.
+    pub(super) fn on(mut self, address: Option<SocketAddr>) -> Self {
+        self.is_on_loopback = address.is_some_and(|address| address.ip().is_loopback());
+        self
     }
 
     /// Serves `http` and no gRPC.
     #[cfg(test)]
     pub(super) fn http_only(http: Router) -> Self {
-        let grpc = Router::new();
-        Self { grpc, http }
+        Self {
+            grpc: Router::new(),
+            http,
+            is_on_loopback: false,
+        }
     }
 
     /// Answers one request.
     pub(super) fn answer(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
+        if self.is_on_loopback {
+            request.extensions_mut().insert(OnLoopback);
+        }
         let router = if is_grpc(&request) {
             &self.grpc
         } else {
@@ -130,8 +148,8 @@ fn grpc(node: &EnvNode, health: HealthServer<impl Health>) -> Router {
         .into_axum_router()
 }
 
-fn http(node: &EnvNode, sockets: Sockets) -> Router {
-    openenv::router(node, &node.settings().openenv, sockets)
+fn http(node: &EnvNode, sockets: Sockets, limits: CallLimits) -> Router {
+    openenv::router(node, &node.settings().openenv, sockets, limits)
         .merge(web::router(node))
         .route("/sqlenv.v1.Env/{method}", any(not_grpc))
 }

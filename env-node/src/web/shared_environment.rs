@@ -14,7 +14,8 @@ use axum::{
 };
 use env::{Action, truncated};
 use proto::TOOLS;
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
 
 use super::{
@@ -24,7 +25,7 @@ use super::{
 use crate::{
     clock::now_unix_seconds,
     node::EnvNode,
-    openenv::{self, EpisodeSession, SessionError},
+    openenv::{self, EpisodeSession, SessionError, Shallow},
     rejection::Rejection,
 };
 
@@ -92,9 +93,9 @@ async fn reset(
 
 async fn step(
     State(environment): State<Arc<SharedEnvironment>>,
-    body: Result<Json<Map<String, Value>>, JsonRejection>,
+    body: Result<Json<StepBody>, JsonRejection>,
 ) -> Result<Json<Value>, Rejection> {
-    let action = read_action(&body?.0)?;
+    let action = read_action(body?.0)?;
     let mut episode = environment.episode.lock().await;
     let reply = json!(episode.session.step(&action).await?);
     episode.observation = reply["observation"].clone();
@@ -149,28 +150,40 @@ impl From<SessionError> for Rejection {
     }
 }
 
+/// The body of a step, as far as it is used: a message, or else an action.
+#[derive(Deserialize)]
+struct StepBody {
+    #[serde(default)]
+    message: Shallow,
+    #[serde(default)]
+    action: ActionBody,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ActionBody {
+    action_type: Shallow,
+    argument: Shallow,
+}
+
 /// Reads `{"action": {"action_type", "argument"}}`, or `{"message": "TYPE: argument"}`.
-fn read_action(body: &Map<String, Value>) -> Result<Action, Rejection> {
-    if let Some(message) = body.get("message").and_then(Value::as_str) {
-        return Ok(parse_message(message));
+fn read_action(body: StepBody) -> Result<Action, Rejection> {
+    if let Shallow(Value::String(message)) = body.message {
+        return Ok(parse_message(&message));
     }
-    let field = |name: &str| {
-        let text = body.get("action").and_then(|action| action.get(name));
-        text.and_then(Value::as_str)
-            .map(str::to_owned)
-            .ok_or_else(|| {
-                Rejection::new(
-                    StatusCode::UNPROCESSABLE_ENTITY,
-                    &format!(
-                        "action.{name} is missing or not a string; give \
-                         {{\"action\": {{\"action_type\": …, \"argument\": …}}}}"
-                    ),
-                )
-            })
+    let text = |field: Shallow, name: &str| match field {
+        Shallow(Value::String(text)) => Ok(text),
+        _ => Err(Rejection::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            &format!(
+                "action.{name} is missing or not a string; give \
+                 {{\"action\": {{\"action_type\": …, \"argument\": …}}}}"
+            ),
+        )),
     };
     Ok(Action {
-        action_type: field("action_type")?,
-        argument: field("argument")?,
+        action_type: text(body.action.action_type, "action_type")?,
+        argument: text(body.action.argument, "argument")?,
     })
 }
 

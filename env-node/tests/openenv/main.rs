@@ -7,6 +7,7 @@ mod bounds;
 mod clients;
 #[path = "../common/mod.rs"]
 mod common;
+mod limits;
 mod server;
 mod sessions;
 mod wire;

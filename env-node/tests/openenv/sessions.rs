@@ -17,9 +17,9 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseC
 use crate::server::{HANG, Received, Server, Socket};
 
 /// A period that is short enough to wait for and long enough for a busy machine to answer in.
-const PING_SECONDS: f64 = 1.0;
+pub(crate) const PING_SECONDS: f64 = 1.0;
 
-fn with_sessions(max_sessions: usize) -> OpenEnvConfig {
+pub(crate) fn with_sessions(max_sessions: usize) -> OpenEnvConfig {
     OpenEnvConfig {
         max_sessions,
         ..OpenEnvConfig::default()
@@ -42,7 +42,7 @@ async fn admitted(server: &Server) -> Option<Socket> {
 }
 
 /// Opens a socket with a session as soon as one is free.
-async fn admitted_soon(server: &Server) -> Socket {
+pub(crate) async fn admitted_soon(server: &Server) -> Socket {
     let asked = Instant::now();
     loop {
         if let Some(socket) = admitted(server).await {
@@ -149,7 +149,7 @@ async fn killed_connections_leak_no_slot() {
 }
 
 /// Opens a socket by hand. Nobody reads from it or answers its pings.
-async fn open_by_hand(server: &Server) -> TcpStream {
+pub(crate) async fn open_by_hand(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let upgrade = format!(
         "GET /ws HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",

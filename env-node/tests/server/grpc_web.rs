@@ -94,10 +94,12 @@ async fn a_foreign_page_cannot_open_sockets_or_post() {
     for (header, is_foreign) in [
         ("origin: https://other.example", true),
         ("origin: null", true),
-        ("origin: http://node", false),
+        // The node listens on a loopback address, to which anyone may let a name point.
+        ("origin: http://node\r\nsec-fetch-site: same-origin", true),
+        ("origin: http://localhost:1\r\nhost: localhost:1", false),
         // A proxy replaced the host.
         (
-            "origin: https://public.example\r\nsec-fetch-site: same-origin",
+            "origin: https://public.example\r\nsec-fetch-site: same-origin\r\nhost: 127.0.0.1:1",
             false,
         ),
         (

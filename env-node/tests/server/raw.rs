@@ -39,12 +39,16 @@ pub(crate) async fn connect(address: SocketAddr) -> TcpStream {
 }
 
 /// Sends one request on a connection of its own. `head` is the request line and the headers,
-/// without the length.
+/// without the length. A host is added if it names none.
 pub(crate) async fn request(address: SocketAddr, head: &[&str], body: &[u8]) -> Answer {
     let mut stream = connect(address).await;
     let head = head.join("\r\n");
+    let host = match head.contains("\r\nhost: ") {
+        true => "",
+        false => "\r\nhost: node",
+    };
     let head = format!(
-        "{head}\r\nhost: node\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        "{head}{host}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();

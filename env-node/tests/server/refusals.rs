@@ -6,7 +6,7 @@ use env::{EnvSettings, SqlLimits};
 use env_node::{EnvNodeSettings, ServerConfig};
 use proto::{
     EnvClient,
-    v1::{ErrorReason, ListQuestionsRequest, ResetRequest},
+    v1::{ErrorReason, ListQuestionsRequest, ResetRequest, StepRequest},
 };
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -188,6 +188,31 @@ async fn a_malformed_field_is_refused_with_its_name() {
     let status = client.list_questions(page).await.unwrap_err();
     let violations = status.get_details_bad_request().unwrap().field_violations;
     assert_eq!(violations[0].field, "page_token");
+}
+
+/// It would cost the agent a step. An action with empty fields does: an agent may make one.
+#[tokio::test]
+async fn a_step_without_an_action_is_refused() {
+    let served = Served::start(EnvSettings::default()).await;
+    let token = served.fixture.reset("cars-1", "").await.token;
+    let mut client = served.client();
+    let none = StepRequest {
+        token: token.clone(),
+        action: None,
+    };
+    let status = client.step(none).await.unwrap_err();
+    assert_eq!(
+        (status.code(), reason(&status)),
+        (Code::InvalidArgument, ErrorReason::InvalidField)
+    );
+    let violations = status.get_details_bad_request().unwrap().field_violations;
+    assert_eq!(violations[0].field, "action");
+    let empty = client.step(step_request(&token, "", "")).await.unwrap();
+    let observation = empty.into_inner().observation.unwrap();
+    assert!(
+        observation.error.contains("Unknown action"),
+        "{observation:?}"
+    );
 }
 
 #[tokio::test]

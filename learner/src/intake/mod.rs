@@ -83,8 +83,8 @@ impl Intake {
         })
     }
 
-    /// Claims a group for one of so many actors. If the claim is refused, the second value says when
-    /// time alone may free a group for it.
+    /// Claims a group for one of so many actors. If the claim is refused, the second value says
+    /// when time alone may free a group for it.
     pub(crate) fn claim(
         &self,
         now: Duration,

@@ -279,8 +279,8 @@ impl LossSettings {
         finite("loss.vespo_lambda_neg", self.vespo_lambda_neg)
     }
 
-    /// Refuses numbers that the loss does not use, or that make no sense for it. [`Self::validate`] accepts them: settings of
-    /// earlier versions may hold them.
+    /// Refuses numbers that the loss does not use, or that make no sense for it. [`Self::validate`]
+    /// accepts them: settings of earlier versions may hold them.
     pub fn refuse_unused(&self) -> Result<()> {
         use LossType::{Cispo, DrGrpo, Sapo, Vespo};
         let (loss, default) = (self.loss_type, Self::default());

@@ -130,8 +130,8 @@ fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
     }
 }
 
-/// Inserts the tool calls per trajectory, the share of them that got an error, and the share of turns
-/// that were no call.
+/// Inserts the tool calls per trajectory, the share of them that got an error, and the share of
+/// turns that were no call.
 fn tools(trajectories: &[&Trajectory], out: &mut Metrics) {
     let turns: Vec<_> = trajectories
         .iter()

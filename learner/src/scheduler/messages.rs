@@ -11,7 +11,8 @@ pub struct SchedulerSettings {
     pub groups_per_step: u64,
     /// M: groups that dynamic sampling looks at for one step; at least N.
     pub max_groups_per_step: u64,
-    /// Groups that are with actors at a time, for each kept group that is still missing; at least 1.
+    /// Groups that are with actors at a time, for each kept group that is still missing; at least
+    /// 1.
     pub oversampling: f64,
     /// K: how many versions the weights of a group may lag behind the step that trains on it.
     pub max_staleness: u64,

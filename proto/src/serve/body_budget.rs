@@ -70,18 +70,23 @@ impl BodyBudget {
 
     /// Returns the body within the limits, and the bytes that it will hold.
     pub fn meter<B>(&self, body: B, limits: BodyLimits) -> (MeteredBody<B>, Arc<BodyReservation>) {
-        let reservation = Arc::new(BodyReservation {
-            budget: Arc::clone(&self.0),
-            bytes: AtomicUsize::new(0),
-            max_bytes: limits.max_bytes,
-            fault: OnceLock::new(),
-        });
+        let reservation = Arc::new(self.reservation(limits.max_bytes));
         let metered = MeteredBody {
             body,
             late: limits.timeout.map(|limit| Box::pin(sleep(limit))),
             reservation: Arc::clone(&reservation),
         };
         (metered, reservation)
+    }
+
+    /// Returns a reservation of no bytes yet, and of at most `max_bytes`.
+    pub(super) fn reservation(&self, max_bytes: usize) -> BodyReservation {
+        BodyReservation {
+            budget: Arc::clone(&self.0),
+            bytes: AtomicUsize::new(0),
+            max_bytes,
+            fault: OnceLock::new(),
+        }
     }
 }
 
@@ -96,6 +101,18 @@ impl BodyReservation {
         // Only the first fault counts.
         let _ = self.fault.set(fault);
         "the body exceeds a limit of the server".into()
+    }
+
+    /// Changes the bytes that are held.
+    pub(super) fn resize(&mut self, bytes: usize) -> Result<(), BodyFault> {
+        let held = self.bytes.get_mut();
+        let Some(surplus) = held.checked_sub(bytes) else {
+            let more = bytes - *held;
+            return self.reserve(more);
+        };
+        *held = bytes;
+        self.budget.add_permits(surplus);
+        Ok(())
     }
 
     fn reserve(&self, bytes: usize) -> Result<(), BodyFault> {

@@ -3,7 +3,7 @@
 //! Invariant: every wait has a limit: the handshake, the first request, each HTTP/1.1 head, each
 //! HTTP/2 stream or what its peer leaves unread, the answer to a ping, and the shutdown. A
 //! WebSocket leaves these limits when its request is upgraded, except for its permit. Its handler
-//! monitors it instead.
+//! monitors it instead, by what the stream counts ([`ReceivedBytes`]).
 
 use std::{
     convert::Infallible,
@@ -13,7 +13,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ConnectionLimits,
+    received::ReceivedBytes,
     unread::{StreamExecutor, WatchedBody, unless_stalled},
 };
 use crate::transport::BoxError;
@@ -105,32 +106,35 @@ impl Connections {
             tracing::debug!(%error, "the connection was lost before its first byte");
             return;
         }
-        let stream = PermittedStream {
-            stream,
-            _permit: permit,
-        };
         match tls {
-            None => unless_stalled(self.serve_http(stream, service)).await,
+            None => unless_stalled(self.serve_http(stream, permit, service)).await,
             Some(acceptor) => match timeout(self.header_timeout, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => unless_stalled(self.serve_http(stream, service)).await,
+                Ok(Ok(stream)) => unless_stalled(self.serve_http(stream, permit, service)).await,
                 Ok(Err(error)) => tracing::debug!(%error, "the TLS handshake failed"),
                 Err(_) => tracing::debug!("the TLS handshake took longer than header_seconds"),
             },
         }
     }
 
-    async fn serve_http<I, S, F, B>(&self, stream: I, service: S)
+    async fn serve_http<I, S, F, B>(&self, stream: I, permit: OwnedSemaphorePermit, service: S)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         S: Fn(Request<Incoming>) -> F + Send + 'static,
         F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
         B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
+        let received = ReceivedBytes::default();
+        let stream = PermittedStream {
+            stream,
+            received: received.clone(),
+            _permit: permit,
+        };
         let has_request = Arc::new(AtomicBool::new(false));
         let service = {
             let has_request = Arc::clone(&has_request);
-            hyper::service::service_fn(move |request| {
+            hyper::service::service_fn(move |mut request: Request<Incoming>| {
                 has_request.store(true, Ordering::Relaxed);
+                request.extensions_mut().insert(received.clone());
                 let answer = service(request);
                 async move { answer.await.map(WatchedBody::of) }
             })
@@ -179,24 +183,27 @@ fn log(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     }
 }
 
-/// A stream with its permit. The two stay together, because an upgrade moves the stream out of the
-/// connection's task into the WebSocket's handler.
-struct PermittedStream {
-    stream: TcpStream,
+/// A stream with its permit and its count, above TLS. They stay together, because an upgrade moves
+/// the stream out of the connection's task into the WebSocket's handler.
+struct PermittedStream<I> {
+    stream: I,
+    received: ReceivedBytes,
     _permit: OwnedSemaphorePermit,
 }
 
-impl AsyncRead for PermittedStream {
+impl<I: AsyncRead + Unpin> AsyncRead for PermittedStream<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        Poll::Ready(self.received.add(buffer.filled().len() - before))
     }
 }
 
-impl AsyncWrite for PermittedStream {
+impl<I: AsyncWrite + Unpin> AsyncWrite for PermittedStream<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -5,6 +5,7 @@
 
 mod body_budget;
 mod connection;
+mod received;
 mod unread;
 mod unread_budget;
 
@@ -25,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::unread::ExemptFromUnreadLimit;
 pub use body_budget::{BodyBudget, BodyFault, BodyLimits, BodyReservation, MeteredBody};
+pub use received::{ReceivedBytes, ReceivedTooMuch};
 pub use unread_budget::{CountedBody, UnreadBudget};
 
 use self::connection::Connections;

@@ -1,9 +1,10 @@
 //! Ends connections whose peer does not read a response.
 //!
-//! hyper asks a response's body for its next part when the peer has made room for the one before,
-//! or for its beginning. The body is [`WatchedBody`], which notes when it gave out a part and when
-//! it was asked for another. The task of the stream looks at the note. Bodies give out small parts,
-//! so little can be left of the last one.
+//! hyper takes the next part of a response's body before the peer has room for it, keeps it until
+//! there is room for its beginning, and only then asks for the part after it. The body is
+//! [`WatchedBody`], which notes when it gave out a part and when it was asked for another. The task
+//! of the stream looks at the note. Bodies give out small parts, so little can be left of the last
+//! one.
 //!
 //! The whole connection ends, not the stream alone: h2 sends what a stream has queued before it
 //! resets the stream, so a peer without room for it would keep that memory.

@@ -1,0 +1,92 @@
+//! Measures the memory of requests with millions of values. A process of its own with one test: the
+//! system counts the memory of a process.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "common/mod.rs"]
+mod common;
+#[allow(dead_code, reason = "each test file uses a part")]
+#[path = "openenv/server.rs"]
+mod server;
+
+use std::fs;
+
+use env_node::OpenEnvConfig;
+use serde_json::{Value, json};
+
+use crate::server::{Received, Server};
+
+/// What buffers and the allocator take besides the request.
+const SLACK_BYTES: usize = 8 << 20;
+/// The copies of a request that both ends of a connection in this process hold. As a tree of values
+/// it would be 36 times as large.
+const TIMES: usize = 8;
+
+/// Returns a number of this process in bytes.
+fn measured(field: &str) -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    let kib = line.split_whitespace().nth(1).unwrap();
+    kib.parse::<usize>().unwrap() << 10
+}
+
+/// Asserts that the memory grows no more than in proportion to a request while it is answered.
+async fn assert_is_cheap(what: &str, bytes: usize, answer: impl Future<Output = ()>) {
+    // The peak begins again at what is resident now.
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = measured("VmRSS:");
+    answer.await;
+    let growth = measured("VmHWM:").saturating_sub(before);
+    eprintln!("{what}: {bytes} bytes take {growth} bytes");
+    assert!(
+        growth <= TIMES * bytes + SLACK_BYTES,
+        "{what}: {growth} bytes"
+    );
+}
+
+#[tokio::test]
+async fn a_request_takes_memory_in_proportion_to_its_bytes() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let (_, start) = server
+        .post("/reset", &json!({"question_id": "cars-1"}))
+        .await;
+    let token = &start["metadata"]["episode_token"];
+    let zeros = format!("[{}0]", "0,".repeat(2_000_000));
+    let action =
+        format!(r#"{{"action_type":"DESCRIBE","argument":"Cars","metadata":{{"zeros":{zeros}}}}}"#);
+    let call =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"zeros":{zeros}}}}}"#);
+    for (path, body) in [
+        (
+            "/step",
+            format!(r#"{{"episode_token":{token},"action":{action}}}"#),
+        ),
+        ("/reset", format!(r#"{{"zeros":{zeros},"seed":1}}"#)),
+        ("/mcp", call.clone()),
+    ] {
+        assert_is_cheap(path, body.len(), async {
+            let (status, _, reply) = server.http("POST", path, Some(&body)).await;
+            assert_eq!(status, 200, "{reply}");
+        })
+        .await;
+    }
+
+    let mut socket = server.socket("/ws").await;
+    socket
+        .ask(&json!({"type": "reset", "data": {"question_id": "cars-1"}}))
+        .await;
+    for (kind, data) in [("step", &action), ("mcp", &call)] {
+        let frame = format!(r#"{{"data":{data},"type":"{kind}"}}"#);
+        assert_is_cheap(kind, frame.len(), async {
+            socket.send(&frame).await;
+            let reply = socket.next().await;
+            let is_answer =
+                |reply: &Value| reply["type"] == "observation" || reply["type"] == "mcp";
+            assert!(
+                matches!(&reply, Received::Json(it) if is_answer(it)),
+                "{reply:?}"
+            );
+        })
+        .await;
+    }
+}
