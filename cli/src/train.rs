@@ -63,12 +63,7 @@ pub(crate) async fn train(
     let live = LiveRun::default();
     let ready = open_admin_port(args.admin, &live).await?;
     let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
-    if EvaluationQuestions::draw(&config.evaluation, &setup.questions()).is_empty() {
-        progress.say(
-            "no question has the split `eval`, so the run is not evaluated on questions that it \
-             does not train on; see docs/data.md for splits",
-        );
-    }
+    say_if_not_evaluated(&config, &setup, progress);
     let mut run = plan.open(progress, live)?;
     run.describe(&setup, &base)?;
     ready.set(true);
@@ -104,6 +99,15 @@ pub(crate) async fn train(
     }
     run.live.linger().await;
     ended
+}
+
+fn say_if_not_evaluated(config: &RunConfig, setup: &Setup, progress: &Progress) {
+    if EvaluationQuestions::draw(&config.evaluation, &setup.questions()).is_empty() {
+        progress.say(
+            "no question has the split `eval`, so the run is not evaluated on questions that it \
+             does not train on; see docs/data.md for splits",
+        );
+    }
 }
 
 /// Serves the live page and the metrics of all roles, which are parts of this process.
