@@ -213,10 +213,6 @@ impl RoleSettings for LearnerRole {
         self.evaluation.validate(&self.learner)?;
         validate_learner(&self.learner)
     }
-
-    fn refuse_unused(&self) -> Result<()> {
-        self.learner.refuse_unused().context("in [learner]")
-    }
 }
 
 impl RoleSettings for RankRole {

@@ -35,14 +35,8 @@ pub(crate) async fn demonstrations(
     let chat: Arc<Chat> = Arc::new(model.chat.clone());
     let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), mix);
     let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
-    let question_ids: Vec<String> = training_questions(setup)
-        .into_iter()
-        .skip(config.skip_questions)
-        .take(match config.demonstrations {
-            0 => usize::MAX,
-            some => some,
-        })
-        .collect();
+    let (skipped, most) = (config.skip_questions, config.demonstrations);
+    let question_ids = chosen(training_questions(setup), skipped, most);
     ensure!(
         !question_ids.is_empty(),
         "the train split has no questions to demonstrate; choose other data or other --databases, \
@@ -113,6 +107,15 @@ pub(crate) async fn corrected_episodes(
     Ok(corrected)
 }
 
+/// Leaves out the first `skipped` questions, and keeps `most` of the others; 0: all.
+fn chosen(questions: Vec<String>, skipped: usize, most: usize) -> Vec<String> {
+    let most = match most {
+        0 => usize::MAX,
+        most => most,
+    };
+    questions.into_iter().skip(skipped).take(most).collect()
+}
+
 /// Returns the ids of the training questions, shuffled.
 fn training_questions(setup: &Setup) -> Vec<String> {
     let questions = shuffled(setup, "train").into_iter();
@@ -140,4 +143,23 @@ async fn why_unusable(
             outcome.trajectory.failure
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skipped_questions_do_not_count_among_the_chosen() {
+        let questions = || "abcdef".chars().map(String::from).collect::<Vec<_>>();
+        for (skipped, most, expected) in [
+            (0, 0, "abcdef"),
+            (2, 0, "cdef"),
+            (2, 3, "cde"),
+            (5, 3, "f"),
+            (9, 3, ""),
+        ] {
+            assert_eq!(chosen(questions(), skipped, most).concat(), expected);
+        }
+    }
 }

@@ -61,11 +61,6 @@ impl EvaluationQuestions {
         Self { table, curve }
     }
 
-    /// Returns whether there is no question of `eval`.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.curve.is_empty() && self.table.iter().all(|(_, questions)| questions.is_empty())
-    }
-
     /// Returns the questions of the table that belong to a split or to a part of it.
     pub(crate) fn of_split(&self, split: &str) -> Vec<v1::Question> {
         let questions = self.table.iter().flat_map(|(_, questions)| questions);

@@ -184,7 +184,20 @@ fn transcript(episode: &EpisodeRecord, gold: Option<&Question>) -> String {
         let (answer, sql) = (answer_text(question), &question.gold_sql);
         let _ = write!(text, "{verdict}\nGold answer: {answer}\nGold SQL: {sql}\n");
     }
-    text
+    printable(&text)
+}
+
+/// Escapes control characters, with which a database could control the terminal.
+fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() && !"\n\t".contains(character) {
+            out.extend(character.escape_default());
+        } else {
+            out.push(character);
+        }
+    }
+    out
 }
 
 /// Formats an action that is not an answer, with its result.

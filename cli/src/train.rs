@@ -20,7 +20,7 @@ use crate::{
     admin::{self, Readiness},
     args::TrainArgs,
     config::RunConfig,
-    evaluation::{EvaluationQuestions, Evaluator},
+    evaluation::Evaluator,
     imitation::remove_checkpoints,
     live::LiveRun,
     model_folder,
@@ -63,7 +63,7 @@ pub(crate) async fn train(
     let live = LiveRun::default();
     let ready = open_admin_port(args.admin, &live).await?;
     let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
-    say_if_not_evaluated(&config, &setup, progress);
+    say_if_not_evaluated(&setup, progress);
     let mut run = plan.open(progress, live)?;
     run.describe(&setup, &base)?;
     ready.set(true);
@@ -101,8 +101,9 @@ pub(crate) async fn train(
     ended
 }
 
-fn say_if_not_evaluated(config: &RunConfig, setup: &Setup, progress: &Progress) {
-    if EvaluationQuestions::draw(&config.evaluation, &setup.questions()).is_empty() {
+fn say_if_not_evaluated(setup: &Setup, progress: &Progress) {
+    let questions = setup.questions();
+    if !questions.iter().any(|it| it.split.starts_with("eval")) {
         progress.say(
             "no question has the split `eval`, so the run is not evaluated on questions that it \
              does not train on; see docs/data.md for splits",

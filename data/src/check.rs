@@ -106,7 +106,7 @@ fn wrong_answers(dataset: &Dataset) -> Result<Vec<String>, DataError> {
 }
 
 /// Counts the questions of `split` whose query also belongs to a question of `train` on the same
-/// database. White space, comments and the case of keywords do not count.
+/// database. White space, comments and the case of words outside quotes do not count.
 pub fn queries_in_train(dataset: &Dataset, split: &str) -> usize {
     let trained: BTreeSet<_> = dataset.split("train").map(query_key).collect();
     let queries = dataset.split(split).map(query_key);

@@ -294,14 +294,20 @@ impl LearnerConfig {
     pub fn refuse_unused(&self) -> Result<()> {
         self.loss.refuse_unused()?;
         let default = LossSettings::default();
-        let is_off = self.loss.sampler_correction == SamplerCorrection::Off;
-        let corrects = self.loss.sampler_correction != default.sampler_correction && !is_off
-            || self.loss.sampler_clip_max != default.sampler_clip_max
-            || self.loss.sampler_clip_min != default.sampler_clip_min;
-        if self.ratio_against == RatioAgainst::Sampler && corrects {
-            let problem = "is set, but the ratio is against the sampler and contains the mismatch \
-                           already; set ratio_against = \"learner\", or leave it out";
-            return Err(LearnerError::setting("loss.sampler_correction", problem));
+        let unused = [default.sampler_correction, SamplerCorrection::Off];
+        let sets_correction = !unused.contains(&self.loss.sampler_correction);
+        let sets_max = self.loss.sampler_clip_max != default.sampler_clip_max;
+        let sets_min = self.loss.sampler_clip_min != default.sampler_clip_min;
+        for (field, is_set) in [
+            ("loss.sampler_correction", sets_correction),
+            ("loss.sampler_clip_max", sets_max),
+            ("loss.sampler_clip_min", sets_min),
+        ] {
+            if self.ratio_against == RatioAgainst::Sampler && is_set {
+                let problem = "is set, but the ratio is against the sampler and contains the \
+                               mismatch already; set ratio_against = \"learner\", or leave it out";
+                return Err(LearnerError::setting(field, problem));
+            }
         }
         let advantage = &self.advantage;
         if advantage.aggregation == RewardAggregation::NormalizeThenSum

@@ -186,7 +186,7 @@ impl LeasedWork {
         now < self.free_from
     }
 
-    /// Returns whether this actor has.
+    /// Returns whether this actor has one.
     pub(crate) fn is_held_by(&self, now: Duration, actor_id: &str) -> bool {
         self.is_held(now) && self.holders.last_actor() == Some(actor_id)
     }

@@ -60,26 +60,38 @@ pub(crate) fn in_order<T: Send>(
     let (sender, ends) = mpsc::channel();
     thread::scope(|scope| {
         let mut started = VecDeque::new();
-        let mut ended = BTreeSet::new();
-        let (mut next, mut at_work, mut taken) = (0, 0, 0);
-        while taken < count {
-            while next < count && at_work < threads && next <= taken + threads {
-                let (work, end) = (&work, End(next, sender.clone()));
-                started.push_back(scope.spawn(move || work(end.0)));
-                (next, at_work) = (next + 1, at_work + 1);
+        let mut all = || {
+            let mut ended = BTreeSet::new();
+            let (mut next, mut at_work, mut taken) = (0, 0, 0);
+            while taken < count {
+                while next < count && at_work < threads && next <= taken + threads {
+                    let (work, end) = (&work, End(next, sender.clone()));
+                    started.push_back(scope.spawn(move || {
+                        // The whole of it, so that it is dropped when the work ends.
+                        let end = end;
+                        work(end.0)
+                    }));
+                    (next, at_work) = (next + 1, at_work + 1);
+                }
+                // Never fails: this function holds a sender, and each thread sends when it ends.
+                ended.extend(ends.recv());
+                at_work -= 1;
+                while ended.remove(&taken)
+                    && let Some(thread) = started.pop_front()
+                {
+                    let result = thread.join();
+                    take(result.unwrap_or(Err(LearnerError::Thread("gradient")))?)?;
+                    taken += 1;
+                }
             }
-            // Never fails: this function holds a sender, and each thread sends when it ends.
-            ended.extend(ends.recv());
-            at_work -= 1;
-            while ended.remove(&taken)
-                && let Some(thread) = started.pop_front()
-            {
-                let result = thread.join();
-                take(result.unwrap_or(Err(LearnerError::Thread("gradient")))?)?;
-                taken += 1;
-            }
+            Ok(())
+        };
+        let result = all();
+        // A panic of a thread that is not joined would be one of this function.
+        for thread in started {
+            let _ = thread.join();
         }
-        Ok(())
+        result
     })
 }
 
@@ -135,12 +147,32 @@ mod tests {
             let ended = in_order(threads, 40, work, |_| Ok(()));
             assert!(matches!(ended, Err(LearnerError::Stopped)));
         }
-        let work = |number| match number {
-            7 => panic!("on purpose"),
-            number => Ok(number),
+        for first in [7, 0] {
+            let work = |number| match number < first {
+                true => Ok(number),
+                false => panic!("on purpose"),
+            };
+            let ended = in_order(3, 40, work, |_| Ok(()));
+            assert!(matches!(ended, Err(LearnerError::Thread(_))));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_done_begins_with_the_next_number() {
+        let (began, begins) = mpsc::channel();
+        let begins = Mutex::new(begins);
+        let began = Mutex::new(began);
+        let work = |number: usize| {
+            if number == 2 {
+                began.lock().unwrap().send(()).unwrap();
+            }
+            let waited = match number {
+                0 => begins.lock().unwrap().recv_timeout(Duration::from_secs(60)),
+                _ => Ok(()),
+            };
+            waited.map_err(|_| LearnerError::Stopped)
         };
-        let ended = in_order(3, 40, work, |_| Ok(()));
-        assert!(matches!(ended, Err(LearnerError::Thread(_))));
+        in_order(2, 3, work, |()| Ok(())).unwrap();
     }
 
     #[test]

@@ -28,10 +28,10 @@
 //! out then depends on timing. The batch still does not: it is the first N kept groups in index
 //! order, and those behind it are dropped. The next step hands them out anew.
 //!
-//! No actor holds up the others (see `Leases`). At the beginning of a step an actor gets no more
-//! than its share of the groups, because the one that has the new weights first would take all of
-//! them. After a tenth of the time that the last step took it may have the rest. A result counts
-//! once under any lease that was given for the group, also an expired one.
+//! No actor holds up the others (see `Leases`). At the beginning of a step an actor holds no more
+//! than its share of the groups at a time, because the one that has the new weights first would
+//! take all of them. After a tenth of the time that the last step took it may have the rest. A
+//! result counts once under any lease that was given for the group, also an expired one.
 //!
 //! With `max_staleness` K > 0 actors work up to K steps ahead, and (K + 1) N replaces N in the
 //! rule; no group is dropped before it is too old. Batches are then a function of the journal
@@ -108,6 +108,11 @@ impl Scheduler {
         self.version
     }
 
+    /// Returns whether all groups of a step are sampled with its weights.
+    pub fn is_synchronous(&self) -> bool {
+        self.settings.max_staleness == 0
+    }
+
     /// Returns the first group that the next step looks at.
     pub fn start(&self) -> u64 {
         self.start
@@ -176,7 +181,8 @@ impl Scheduler {
 
     /// Returns whether a group of a later step is still of use after a step.
     fn lasts(&self, state: &GroupState) -> bool {
-        let is_current = |it: GroupSummary| it.oldest_version >= self.version;
-        self.settings.max_staleness > 0 || state.summary.is_some_and(is_current)
+        // A group without a turn failed, and names no version.
+        let is_current = |it: GroupSummary| (self.version..u64::MAX).contains(&it.oldest_version);
+        !self.is_synchronous() || state.summary.is_some_and(is_current)
     }
 }

@@ -170,15 +170,17 @@ pub(crate) fn with_dtype(config: &[u8], dtype: DType) -> Result<Cow<'_, [u8]>> {
 
 /// Returns whether two contents of `config.json` state the same but for the dtype.
 pub(crate) fn is_config_of_one_model(left: &[u8], right: &[u8]) -> bool {
-    let without_dtype = |content: &[u8]| {
+    let compared = |content: &[u8]| {
         let mut json = parsed(CONFIG, content).ok()?;
         let fields = json.as_object_mut()?;
         for field in DTYPE_FIELDS {
             fields.remove(field);
         }
+        // Nothing that is computed depends on it.
+        fields.remove("max_position_embeddings");
         Some(json)
     };
-    match (without_dtype(left), without_dtype(right)) {
+    match (compared(left), compared(right)) {
         (Some(left), Some(right)) => left == right,
         _ => left == right,
     }

@@ -13,6 +13,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
 use http_body_util::{BodyExt, Full};
@@ -80,6 +81,8 @@ impl Failover {
             let index = (first + attempt) % count;
             let copy = http::Request::from_parts(head.clone(), Body::new(Full::new(body.clone())));
             let mut pending = PendingCall {
+                began: Instant::now(),
+                patience: PATIENCE,
                 servers: &self,
                 first,
                 index,
@@ -87,7 +90,10 @@ impl Failover {
             };
             let outcome = exchange(self.channels[index].clone(), copy).await;
             let fault = fault(&outcome);
-            pending.is_late &= matches!(fault, Some(Fault::Late));
+            match fault {
+                Some(Fault::Late) => pending.patience = Duration::ZERO,
+                _ => pending.is_late = false,
+            }
             drop(pending);
             match fault {
                 Some(Fault::Late) => return outcome,
@@ -109,10 +115,16 @@ impl Failover {
     }
 }
 
-/// A call that waits for a server. If it is dropped meanwhile, its caller gave up, which is the
-/// only sign of a server that takes calls and does not respond. Later calls then go to the next
-/// server.
+/// How long a call waits before its end counts against the server. Callers also drop calls because
+/// they stop.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A call that waits for a server. If it is dropped after [`PATIENCE`], its caller gave up, which
+/// may be the only sign of a server that takes calls and does not respond. Later calls then go to
+/// the next server.
 struct PendingCall<'a> {
+    began: Instant,
+    patience: Duration,
     servers: &'a Failover,
     /// The server that calls go to.
     first: usize,
@@ -126,7 +138,8 @@ impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
         let Failover { channels, .. } = self.servers;
         let next = (self.index + 1) % channels.len();
-        if self.is_late && self.servers.redirect(self.first, next) {
+        let has_waited = self.began.elapsed() >= self.patience;
+        if self.is_late && has_waited && self.servers.redirect(self.first, next) {
             tracing::warn!(
                 "{} did not respond in time; calls go to {} from now on",
                 channels[self.index].address(),

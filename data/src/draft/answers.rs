@@ -1,21 +1,33 @@
 //! Compares results as the verifier of the crate `env` compares answers.
 
+use std::collections::BTreeSet;
+
 use rusqlite::types::Value as SqlValue;
 
 /// The verifier's bound for a gold answer of zero.
 const NEARLY_ZERO: f64 = 1e-9;
 
 /// Whether an agent that answers `other` would be right if `gold` is the gold answer: real numbers
-/// may differ by one per cent. In a list the verifier compares numbers exactly.
+/// may differ by one per cent. Lists are compared as sets of texts, without regard to case. Other
+/// rows must have the same order here, which the verifier does not ask.
 pub(super) fn is_same_answer(gold: &[Vec<SqlValue>], other: &[Vec<SqlValue>]) -> bool {
     let is_list = gold.len() > 1 && gold.iter().all(|row| row.len() == 1);
     if is_list {
-        return gold == other;
+        let is_list_too = other.iter().all(|row| row.len() == 1);
+        return is_list_too && texts(gold) == texts(other);
     }
     let is_same_row = |(gold, other): (&Vec<SqlValue>, &Vec<SqlValue>)| {
         gold.len() == other.len() && gold.iter().zip(other).all(is_same_cell)
     };
     gold.len() == other.len() && gold.iter().zip(other).all(is_same_row)
+}
+
+fn texts(list: &[Vec<SqlValue>]) -> BTreeSet<String> {
+    let text = |cell: &SqlValue| match cell {
+        SqlValue::Text(text) => text.trim().to_lowercase(),
+        cell => format!("{cell:?}"),
+    };
+    list.iter().flatten().map(text).collect()
 }
 
 fn is_same_cell((gold, other): (&SqlValue, &SqlValue)) -> bool {
@@ -61,6 +73,16 @@ mod tests {
             (
                 vec![vec![real(100.0)], vec![real(5.0)]],
                 vec![vec![real(100.5)], vec![real(5.0)]],
+                false,
+            ),
+            (
+                vec![vec![text("a")], vec![text("b")]],
+                vec![vec![text("B")], vec![text("a")], vec![text("b ")]],
+                true,
+            ),
+            (
+                vec![vec![text("a")], vec![text("b")]],
+                vec![vec![text("a")], vec![text("c")]],
                 false,
             ),
             (vec![vec![real(1.0)]], vec![], false),

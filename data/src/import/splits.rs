@@ -3,7 +3,7 @@
 //! Invariant: all wordings and spellings of a query on a database are in the same split, and a
 //! database of `eval-unseen/database` has no question in another split. What a record says about
 //! its split counts. The rest depends on the seed, the names of the databases and the queries
-//! alone, so that a new question does not move the others.
+//! alone, so that a question that is added at the end does not move the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -22,7 +22,7 @@ pub struct OpenEnvConfig {
     pub max_sessions: usize,
     /// A socket is dropped when its peer is silent for this long. The peer is pinged after half of
     /// it. Give more than twice the longest time for which a client blocks its own event loop. A
-    /// message must be complete within half of it; its socket is closed with code 1008 otherwise.
+    /// message that is unfinished half of it after it was noticed closes its socket with code 1008.
     #[default(120.0)]
     pub ping_seconds: f64,
     /// Bytes of one message or request body. A longer message closes the socket with code 1009, a

@@ -82,8 +82,11 @@ impl<'de> Visitor<'de> for FieldsVisitor {
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Fields<'de>, M::Error> {
         let mut fields = Fields::default();
+        let mut read = 0;
         while let Some(name) = map.next_key::<String>()? {
-            if fields.kept.len() == MAX_FIELDS {
+            // Repeated names count as well: each is searched among the others.
+            read += 1;
+            if read > MAX_FIELDS {
                 fields.is_crowded = true;
                 map.next_value::<IgnoredAny>()?;
                 continue;

@@ -275,6 +275,8 @@ impl MonitoredSocket {
     /// connection with unread bytes in it, TCP would reset it, and the peer could lose what was
     /// sent last.
     async fn close(&mut self, code: u16, reason: &'static str) {
+        // Else what the peer still sends would end the connection before it reads the code.
+        self.received.stop();
         let frame = CloseFrame {
             code,
             reason: reason.into(),

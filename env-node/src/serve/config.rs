@@ -49,8 +49,8 @@ pub struct ServerConfig {
     /// Bytes of all request bodies at once, and as many of all responses that peers have not read
     /// yet. A call whose body exceeds what is left is refused in the same way, and a response that
     /// does is cut. At least `max_request_bytes` and `openenv.message_bytes`. What sockets receive
-    /// counts as bodies do, from its arrival until it is answered, but for 16 KiB of each socket. A
-    /// socket that exceeds what is left is closed with code 1013.
+    /// counts as bodies do, from its arrival until it is answered, but for 16 KiB of each message.
+    /// A socket that exceeds what is left is closed with code 1013.
     #[default(256 << 20)]
     pub max_body_bytes_in_flight: usize,
     /// Bytes of a gRPC request: the argument, and a token, which holds the history. The default

@@ -10,7 +10,7 @@
 //! rebinding), so that it looks like the node's own. A node that listens on a loopback address
 //! therefore knows only the names of such an address as its own.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
@@ -32,9 +32,6 @@ const RESPONSE_HEADERS: HeaderValue =
 const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
 /// The header in which a browser says how the page's site relates to this one. Pages cannot set it.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
-
-/// The names and addresses of the machine itself.
-const LOOPBACK_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
 /// An extension of requests to a node that listens on a loopback address.
 #[derive(Clone, Copy)]
@@ -122,7 +119,7 @@ fn is_own(origin: &HeaderValue, request: &Request) -> bool {
     let host = headers.get(header::HOST);
     let own = authority.or_else(|| host.and_then(|host| host.to_str().ok()));
     let is_on_loopback = request.extensions().get::<OnLoopback>().is_some();
-    if is_on_loopback && !own.is_some_and(is_loopback) {
+    if is_on_loopback && own.is_some_and(can_be_rebound) {
         return false;
     }
     if headers
@@ -136,14 +133,16 @@ fn is_own(origin: &HeaderValue, request: &Request) -> bool {
     shown.is_some_and(|(_, shown)| Some(shown) == own)
 }
 
-/// Returns whether an authority, `HOST` or `HOST:PORT`, names the machine itself.
-fn is_loopback(authority: &str) -> bool {
-    LOOPBACK_HOSTS.iter().any(|host| {
-        let rest = authority.get(host.len()..);
-        let begins = authority.get(..host.len());
-        begins.is_some_and(|begins| begins.eq_ignore_ascii_case(host))
-            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-    })
+/// Returns whether an authority, `HOST` or `HOST:PORT`, has a name that its owner can give this
+/// machine's address. An address itself and `localhost` cannot be given another.
+fn can_be_rebound(authority: &str) -> bool {
+    let Ok(authority) = authority.parse::<Authority>() else {
+        return true;
+    };
+    let host = authority.host();
+    let in_brackets = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    let is_address = in_brackets.unwrap_or(host).parse::<IpAddr>().is_ok();
+    !is_address && !host.eq_ignore_ascii_case("localhost")
 }
 
 #[cfg(test)]
@@ -168,12 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_on_loopback_has_only_the_names_of_the_machine() {
+    fn a_node_on_loopback_has_no_name_that_can_be_rebound() {
         for (host, own) in [
             ("localhost", true),
             ("LocalHost:8000", true),
             ("127.0.0.1:8000", true),
             ("[::1]:8000", true),
+            ("192.168.1.5:8000", true),
             ("rebound.example:8000", false),
             ("localhost.example:8000", false),
             ("127.0.0.1.example", false),

@@ -155,8 +155,7 @@ impl From<SessionError> for Rejection {
 struct StepBody {
     #[serde(default)]
     message: Shallow,
-    #[serde(default)]
-    action: ActionBody,
+    action: Option<ActionBody>,
 }
 
 #[derive(Default, Deserialize)]
@@ -181,9 +180,10 @@ fn read_action(body: StepBody) -> Result<Action, Rejection> {
             ),
         )),
     };
+    let action = body.action.unwrap_or_default();
     Ok(Action {
-        action_type: text(body.action.action_type, "action_type")?,
-        argument: text(body.action.argument, "argument")?,
+        action_type: text(action.action_type, "action_type")?,
+        argument: text(action.argument, "argument")?,
     })
 }
 

@@ -58,7 +58,8 @@ impl Intake {
         let (mut journal, entries) = term.open(journal_offset)?;
         journal.attach(objects);
         let place = (scheduler.start(), scheduler.version());
-        let read = read_back(entries, &rules, place, run_dir)?;
+        let is_synchronous = scheduler.is_synchronous();
+        let read = read_back(entries, &rules, place, is_synchronous, run_dir)?;
         let mut state = IntakeState {
             scheduler,
             groups: BTreeMap::new(),

@@ -33,6 +33,7 @@ pub(super) fn read_back(
     entries: Vec<JournalEntry>,
     rules: &GroupRules,
     (start, version): (u64, u64),
+    is_synchronous: bool,
     run_dir: &Path,
 ) -> Result<ReadBack> {
     let mut last = BTreeMap::new();
@@ -50,7 +51,8 @@ pub(super) fn read_back(
         }
         let is_repeated =
             |earlier: &JournalEntry| sampled_by(earlier, rules) == sampled_by(&entry, rules);
-        let is_repeated = last.get(&head.index).is_some_and(is_repeated);
+        // Only a synchronous run drops groups, which its next step samples with its own weights.
+        let is_repeated = !is_synchronous || last.get(&head.index).is_some_and(is_repeated);
         let records = read.records.entry(head.index).or_insert(0);
         *records = if is_repeated { *records + 1 } else { 1 };
         last.insert(head.index, entry);

@@ -104,11 +104,16 @@ impl Intake {
                 for (WaitingGroup { group, answer }, offset) in needed.into_iter().zip(offsets) {
                     metrics::group_journaled(group.encoded.bytes().len());
                     let (actor_id, index) = (group.actor_id.as_str(), group.index);
-                    state.scheduler.record_of(actor_id, index, group.summary);
-                    *state.records.entry(index).or_insert(0) += 1;
-                    state.hold(group, offset);
+                    let admission = if state.scheduler.record_of(actor_id, index, group.summary) {
+                        *state.records.entry(index).or_insert(0) += 1;
+                        state.hold(group, offset);
+                        Admission::Accept
+                    } else {
+                        // Its step was made without it while it was journaled.
+                        Admission::Duplicate
+                    };
                     // A submission whose caller is gone is recorded all the same.
-                    let _ = answer.send(Ok(Admission::Accept));
+                    let _ = answer.send(Ok(admission));
                 }
             }
             Err(fault) => {

@@ -205,7 +205,7 @@ pub struct LossSettings {
     /// lambda where the advantage is negative. For `vespo`.
     #[default(2.0)]
     pub vespo_lambda_neg: f64,
-    /// Whether episodes have no loss in which a token limit cut a completion.
+    /// Whether an episode has no loss if the token limit cut one of its completions.
     pub mask_truncated_completions: bool,
 }
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::{Claim, GroupState, Lease, Scheduler, SchedulerSettings};
-/// The part of a step's time in which an actor that holds its share leaves the others the first
-/// chance to take theirs.
-const SHARE_TIME: u32 = 10;
+/// An actor that holds its share leaves the others the first chance to take theirs for the last
+/// step's time divided by this, and not longer than [`MOST_SHARE_TIME`]: the time contains waits.
+const SHARE_TIME_DIVISOR: u32 = 10;
+const MOST_SHARE_TIME: Duration = Duration::from_secs(10);
 
 impl Scheduler {
     /// Returns when the next lease expires, which may turn a claim's [`Claim::Wait`] into a group.
@@ -81,7 +82,10 @@ impl Scheduler {
         let chance = self.leases.first_chance(free_since, actor_id);
         match self.leases_of(actor_id, now) < self.share() {
             true => chance,
-            false => chance.max(self.began + self.last_step_time / SHARE_TIME),
+            false => {
+                let share_time = self.last_step_time / SHARE_TIME_DIVISOR;
+                chance.max(self.began + share_time.min(MOST_SHARE_TIME))
+            }
         }
     }
 

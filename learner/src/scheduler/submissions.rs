@@ -101,10 +101,10 @@ impl Scheduler {
         oldest_version.saturating_add(self.settings.max_staleness) < self.version
     }
 
-    /// Records an accepted group of an actor.
-    pub fn record_of(&mut self, actor_id: &str, group_index: u64, summary: GroupSummary) {
+    /// Records an accepted group of an actor, see [`Self::record`].
+    pub fn record_of(&mut self, actor_id: &str, group_index: u64, summary: GroupSummary) -> bool {
         self.leases.accepted(actor_id);
-        self.record(group_index, summary);
+        self.record(group_index, summary)
     }
 
     /// Records an accepted group, or one read back from the journal, which may belong to any later

@@ -119,6 +119,7 @@ fn simulate(
     choices: &[(u8, u8)],
 ) -> (Vec<Vec<u64>>, BTreeMap<u64, u64>) {
     let mut scheduler = Scheduler::new(settings, 0, 0, 7);
+    scheduler.set_actors(actors);
     let mut busy: Vec<Vec<Work>> = (0..actors).map(|_| Vec::new()).collect();
     let (mut now, mut batches, mut handed) = (0, Vec::new(), BTreeMap::new());
     for turn in 0.. {

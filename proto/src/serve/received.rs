@@ -16,7 +16,7 @@ use std::{
 
 use super::body_budget::{BodyBudget, BodyReservation};
 
-/// Bytes of a socket that need no share of the budget. Messages of ordinary size therefore never
+/// Bytes of a message that need no share of the budget. Messages of ordinary size therefore never
 /// depend on what other peers send.
 const FREE_BYTES: usize = 16 << 10;
 
@@ -51,6 +51,11 @@ impl ReceivedBytes {
             bytes: 0,
             reservation: budget.reservation(usize::MAX),
         });
+    }
+
+    /// Stops to count, so that the end of the socket can be read.
+    pub fn stop(&self) {
+        *self.lock() = None;
     }
 
     /// Returns the bytes that belong to no complete message.
