@@ -13,10 +13,11 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use http_body_util::{BodyExt, Full};
+use tokio::time::Instant;
 use tonic::{
     Code, Status,
     body::Body,
