@@ -425,3 +425,6 @@ fn merged<'a, T: Default + 'a>(
         sum
     })
 }
+
+#[cfg(test)]
+mod tests;

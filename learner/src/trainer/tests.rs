@@ -1,0 +1,107 @@
+//! Tests what the rows of a step are made of.
+
+use proto::{
+    EncodedGroup,
+    v1::{Segment, SubmitRequest, Trajectory, Turn},
+};
+
+use super::*;
+use crate::{batch::micro_batches, loss::LossType, scheduler::GroupSummary};
+
+fn segment(sampled: usize) -> Segment {
+    Segment {
+        tokens: (0..=sampled as u32).collect(),
+        mask: [&[0][..], &vec![1; sampled]].concat(),
+        logprobs: vec![-1.0; sampled + 1],
+    }
+}
+
+/// Returns a group of two: an episode in one context, and one that lost a part of its context.
+fn group() -> Arc<Group> {
+    let trajectory = |member, segments| Trajectory {
+        member,
+        segments,
+        turns: vec![Turn::default()],
+        scored: true,
+        ..Trajectory::default()
+    };
+    Arc::new(Group {
+        index: 0,
+        lease_id: 0,
+        actor_id: String::new(),
+        run_id: String::new(),
+        encoded: EncodedGroup::from(&SubmitRequest::default()),
+        trajectories: vec![
+            trajectory(0, vec![segment(4)]),
+            trajectory(1, vec![segment(3), segment(1)]),
+        ],
+        rewards: vec![vec![Some(1.0), Some(0.0)], vec![Some(0.0), Some(0.0)]],
+        summary: GroupSummary {
+            kept: true,
+            oldest_version: 0,
+        },
+    })
+}
+
+/// In a synchronous step all ratios are 1, and the advantages of a group add up to 0, so the loss
+/// is 0 if each episode has the same weight.
+#[test]
+fn an_episode_in_several_contexts_counts_once() {
+    let groups = [group()];
+    for loss_type in [LossType::Grpo, LossType::Dapo] {
+        let mut config = LearnerConfig {
+            group_size: 2,
+            ..LearnerConfig::default()
+        };
+        config.loss.loss_type = loss_type;
+        let rows = LossRows::new(&groups, &config, 0);
+        assert_eq!((rows.completions, rows.samples.len()), (2, 3));
+        assert_eq!(rows.completion_lengths, [4, 4, 4]);
+        assert_eq!(rows.of_group(0).completions, 2);
+        let micro_batches = micro_batches(&rows.samples, 100, Prefixes::Repeated);
+        let scored: usize = micro_batches.iter().map(|micro| micro.targets.len()).sum();
+        let scores = |micro: &MicroBatch| Scores {
+            logprobs: vec![-1.0; micro.targets.len()],
+            entropies: vec![0.5; micro.targets.len()],
+        };
+        let scores: Vec<Scores> = micro_batches.iter().map(scores).collect();
+        let share = RankShare {
+            numbers: (0..micro_batches.len()).collect(),
+            micro_batches,
+            step_tokens: scored as f64,
+            reference: None,
+            old: None,
+        };
+        let completions = rows.completions as f64;
+        let divisors = LossDivisors {
+            policy: config.loss.divisor(completions, scored as f64, 100),
+            entropy_share: 1.0,
+        };
+        let losses = scores.iter().enumerate().map(|(index, scores)| {
+            let part = micro_batch_loss(&config, &rows, &share, index, scores, divisors);
+            part.1.loss
+        });
+        let loss: f64 = losses.sum();
+        assert!(loss.abs() < 1e-12, "{loss_type:?}: {loss}");
+    }
+}
+
+#[test]
+fn a_difference_is_found_in_the_statistics_of_any_rank() {
+    let groups = [group()];
+    let config = LearnerConfig {
+        group_size: 2,
+        ..LearnerConfig::default()
+    };
+    let rows = LossRows::new(&groups, &config, 0);
+    let micro_batches = micro_batches(&rows.samples, 100, Prefixes::Repeated);
+    let mut found = Vec::new();
+    for micro in &micro_batches {
+        let mut own = vec![-1.0; micro.targets.len()];
+        assert!(suspects::differences(&rows, micro, &own, 0.5).is_empty());
+        own[0] = -3.0;
+        found.extend(suspects::differences(&rows, micro, &own, 0.5));
+    }
+    let first = found[0];
+    assert_eq!((first.group, first.difference, first.own), (0, 2.0, -3.0));
+}
