@@ -30,8 +30,9 @@
 //!
 //! No actor holds up the others (see `Leases`). At the beginning of a step an actor holds no more
 //! than its share of the groups at a time, because the one that has the new weights first would
-//! take all of them. After a tenth of the time that the last step took it may have the rest. A
-//! result counts once under any lease that was given for the group, also an expired one.
+//! take all of them. After a tenth of the time that the last step took, and ten seconds at most, it
+//! may have the rest. A result counts once under any lease that was given for the group, also an
+//! expired one.
 //!
 //! With `max_staleness` K > 0 actors work up to K steps ahead, and (K + 1) N replaces N in the
 //! rule; no group is dropped before it is too old. Batches are then a function of the journal

@@ -117,8 +117,8 @@ impl Model {
     }
 
     /// Returns whether the model has `content` as its file `name`, or no such file if it is absent.
-    /// The dtype that `config.json` states does not count, because [`Self::save`] writes that of
-    /// the weights.
+    /// In `config.json` the dtype does not count, because [`Self::save`] writes that of the
+    /// weights, and neither does the number of positions, which changes no result.
     pub fn has_file(&self, name: &str, content: Option<&[u8]>) -> bool {
         let own = ModelFiles(&self.files).bytes(name);
         match (own, content) {

@@ -168,7 +168,8 @@ pub(crate) fn with_dtype(config: &[u8], dtype: DType) -> Result<Cow<'_, [u8]>> {
     Ok(Cow::Owned(format!("{json:#}\n").into_bytes()))
 }
 
-/// Returns whether two contents of `config.json` state the same but for the dtype.
+/// Returns whether two contents of `config.json` state the same but for the dtype and the number of
+/// positions.
 pub(crate) fn is_config_of_one_model(left: &[u8], right: &[u8]) -> bool {
     let compared = |content: &[u8]| {
         let mut json = parsed(CONFIG, content).ok()?;

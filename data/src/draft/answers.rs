@@ -1,4 +1,4 @@
-//! Compares results as the verifier of the crate `env` compares answers.
+//! Compares results much as the verifier of the crate `env` compares answers.
 
 use std::collections::BTreeSet;
 

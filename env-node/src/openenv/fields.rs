@@ -12,7 +12,7 @@ use serde::{
 };
 use serde_json::{Map, Value, value::RawValue};
 
-/// Fields of an object that are kept. No request needs near as many.
+/// The most fields of an object. No request needs near as many.
 const MAX_FIELDS: usize = 1_000;
 
 /// What a client reads whose object has more fields.
