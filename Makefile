@@ -1,20 +1,11 @@
 # One target per intent; each is a plain command that also works alone.
-.PHONY: train test check proto-lint python-test images secrets cuda cuda-test cuda-image
+.PHONY: base-policy images secrets cuda cuda-test cuda-image
 
-train: ## runs the default training
-	cargo run --release -- train
-
-test: ## runs every test
-	cargo test --release --workspace
-
-check: ## runs what CI runs
-	.ci/run
-
-python-test: ## needs `pip install './python[test]'`
-	cd python && pytest
-
-proto-lint: ## needs npm
-	cd proto && npx --yes @bufbuild/buf@1.75.0 lint
+# about three hours on two idle cores; after an interruption, the same command continues
+base-policy: # trains the base policy again and puts its weights into the program
+	cargo run --release --locked -- pretrain --preset base --out runs/base
+	cargo run --release --locked -- pretrain --preset base-messy --model runs/base/model --out runs/base-messy
+	cp runs/base-messy/model/model.safetensors policy/embedded/
 
 STATIC := $(shell uname -m)-unknown-linux-musl
 ENGINE ?= podman
@@ -24,7 +15,7 @@ BUILD = $(ENGINE) build --file deploy/Containerfile --build-arg VERSION=$(VERSIO
 	--build-arg REVISION=$(shell git rev-parse HEAD)
 
 # needs `rustup target add $(STATIC)`, musl-gcc, and podman (or ENGINE=docker)
-images: ## the containers sqlenv-env-node and sqlenv, for the CPU
+images: # the containers sqlenv-env-node and sqlenv, for the CPU
 	cargo build --profile dist --locked --features opentelemetry --target $(STATIC)
 	mkdir -p target/image/runs
 	cp target/$(STATIC)/dist/sqlenv target/image/sqlenv
@@ -32,17 +23,17 @@ images: ## the containers sqlenv-env-node and sqlenv, for the CPU
 	$(BUILD) --target env-node --tag sqlenv-env-node:$(VERSION) target/image
 	$(BUILD) --target sqlenv --tag sqlenv:$(VERSION) target/image
 
-secrets: ## deploy/secrets: a signing key and tokens for compose; existing ones are kept
+secrets: # deploy/secrets: a signing key and tokens for compose; existing ones are kept
 	deploy/secrets.sh
 
 # needs python3 with pip and g++, and neither CUDA nor a GPU
-cuda: ## target/cuda/sqlenv, for NVIDIA GPUs of CUDA_COMPUTE_CAP
+cuda: # target/cuda/sqlenv, for NVIDIA GPUs of CUDA_COMPUTE_CAP
 	deploy/cuda/build.sh
 
-cuda-test: ## every test with CUDA built in; needs what `cuda` needs
+cuda-test: # every test with CUDA built in; needs what `cuda` needs
 	deploy/cuda/test.sh
 
-cuda-image: cuda ## the container sqlenv-cuda: the same with CUDA's libraries; needs podman (or ENGINE=docker)
+cuda-image: cuda # the container sqlenv-cuda: the same with CUDA's libraries; needs podman (or ENGINE=docker)
 	deploy/cuda/image.sh $(ENGINE) $(VERSION)
 
 # 90: H100 and H200. 80: A100. 89: L4, L40, RTX 4090.

@@ -19,9 +19,10 @@ class SQLEnv(EnvClient[SQLAction, SQLObservation, SQLState]):
 
     Example:
         with SQLEnv("http://127.0.0.1:8000").sync() as env:
-            result = env.reset(seed=7) result = env.step(SQLAction(action_type="QUERY",
-            argument="SELECT count(*) FROM airports")) print(result.observation.result,
-            result.reward, env.state().step_count)
+            env.reset(seed=7)
+            count = SQLAction(action_type="QUERY", argument="SELECT count(*) FROM airports")
+            result = env.step(count)
+            print(result.observation.result, result.reward, env.state().step_count)
     """
 
     def _step_payload(self, action: SQLAction) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-//! Schedules the rows of the next forward pass: continuous batching with chunked prefill.
+//! Schedules the rows of the next forward pass: continuous batching with chunked prefill. Pure.
 //!
 //! A row is one completion being sampled. Rows wait for a slot in order of arrival, but a row that
 //! must wait for a prefix lets the rows behind it pass. Rows enter and leave between passes.
@@ -74,9 +74,9 @@ impl Batcher {
         self.waiting.push_back(row);
     }
 
-    /// Removes the first waiting row that is `ready`, if a slot is free. A call of [`Self::start`]
-    /// must follow. While no row runs, at least one waiting row must be ready, or none ever will
-    /// be.
+    /// Removes the first waiting row that is `ready`, if a slot is free. The caller then runs it by
+    /// [`Self::start`], or drops it. While no row runs, at least one waiting row must be ready, or
+    /// none ever will be.
     pub(crate) fn admit(&mut self, ready: impl Fn(RowId) -> bool) -> Option<RowId> {
         if self.running.len() == self.slots {
             return None;

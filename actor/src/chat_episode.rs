@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use futures::{StreamExt as _, stream};
 use policy::{ChatRole, Message};
-use proto::v1::{Action, Observation, Question, StepResponse};
+use proto::v1::{Observation, Question, Turn};
 use serde_json::{Value, json};
 use tonic::{Response, Status};
 
@@ -17,14 +17,19 @@ use crate::{
     error::ActorError,
     evaluate::{EnvStepRecord, EpisodeRecord, EvaluationMetrics, evaluation_spec},
     prompt,
+    retry::Retry,
+    rollout::record_response,
     tool_call::{self, ParsedCall},
     tool_schemas::tool_schemas,
 };
 
+/// Seconds that a reply may take: a local model may be slow, and answer other requests first.
+const REPLY_TIMEOUT_SECONDS: u32 = 300;
+
 /// A model that is reached by messages.
 #[async_trait]
 pub trait ChatModel: Send + Sync {
-    /// Returns the assistant's next message in OpenAI's format.
+    /// Returns the assistant's next message in OpenAI's format. The caller limits the time.
     ///
     /// # Errors
     /// The model did not answer. A status that may pass is retried.
@@ -62,20 +67,10 @@ async fn play(
     question: &Question,
     seed: u64,
 ) -> EpisodeRecord {
-    let mut record = EpisodeRecord {
-        question_id: question.question_id.clone(),
-        question: question.question_text.clone(),
-        database: question.database_name.clone(),
-        difficulty: question.difficulty.clone(),
-        correct: false,
-        reward: 0.0,
-        failure: String::new(),
-        steps: Vec::new(),
-    };
+    let mut record = EpisodeRecord::of_question(question);
     let spec = evaluation_spec(&question.question_id, seed);
     if let Err(error) = drive(model, settings, &spec, &mut record).await {
         record.failure = error.to_string();
-        record.correct = false;
     }
     record
 }
@@ -90,14 +85,24 @@ async fn drive(
     let opening = prompt::opening(&first, settings.limits.shots);
     let mut messages = messages_of(&opening);
     let tools = tools();
+    let retry = Retry {
+        call_timeout_seconds: REPLY_TIMEOUT_SECONDS,
+        ..settings.retry
+    };
     loop {
         let reply = async || model.reply(&messages, &tools).await.map(Response::new);
-        let reply = settings.retry.call("ChatModel", reply).await?;
-        let call = ChatCall::of(&reply);
+        let call = ChatCall::of(&retry.call("ChatModel", reply).await?);
         let response = session.step(call.parsed.action.clone()).await?;
-        let observation = response.observation.clone().unwrap_or_default();
-        record.steps.push(step_record(&call, &response));
-        record.reward += observation.reward.unwrap_or_default();
+        let mut turn = Turn {
+            action: Some(call.parsed.action.clone()),
+            malformed: call.parsed.malformed,
+            ..Turn::default()
+        };
+        record_response(&mut turn, &response);
+        record.reward += turn.reward;
+        let text = call.text.clone();
+        record.steps.push(EnvStepRecord::new(text, &turn));
+        let observation = response.observation.unwrap_or_default();
         if observation.done {
             record.correct = response.correct;
             return Ok(());
@@ -161,45 +166,23 @@ fn call_text(function: &Value) -> String {
     format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>")
 }
 
-fn step_record(call: &ChatCall, response: &StepResponse) -> EnvStepRecord {
-    let Action {
-        action_type,
-        argument,
-    } = call.parsed.action.clone();
-    let observation = response.observation.clone().unwrap_or_default();
-    let is_error = !observation.error.is_empty();
-    EnvStepRecord {
-        completion: Some(call.text.clone()),
-        action_type,
-        argument,
-        malformed: call.parsed.malformed,
-        result: (!is_error).then_some(observation.result),
-        error: is_error.then_some(observation.error),
-        reward: observation.reward.unwrap_or_default(),
-        components: response.reward_components.unwrap_or_default(),
-    }
-}
-
 /// Converts the messages before the first completion. Solved examples have tool calls, which need
 /// ids.
 fn messages_of(messages: &[Message]) -> Vec<Value> {
     let mut calls = 0;
-    let mut converted = Vec::with_capacity(messages.len());
-    for message in messages {
-        converted.push(match (message.role, message.tool_calls.first()) {
-            (ChatRole::Assistant, Some(call)) => {
-                calls += 1;
-                let function = json!({"name": call.name, "arguments": call.arguments.to_string()});
-                let call = json!({"id": call_id(calls), "type": "function", "function": function});
-                json!({"role": "assistant", "content": message.content, "tool_calls": [call]})
-            }
-            (ChatRole::Tool, _) => json!({
-                "role": "tool", "tool_call_id": call_id(calls), "content": message.content
-            }),
-            (role, _) => json!({"role": role, "content": message.content}),
-        });
-    }
-    converted
+    let convert = |message: &Message| match (message.role, message.tool_calls.first()) {
+        (ChatRole::Assistant, Some(call)) => {
+            calls += 1;
+            let function = json!({"name": call.name, "arguments": call.arguments.to_string()});
+            let call = json!({"id": call_id(calls), "type": "function", "function": function});
+            json!({"role": "assistant", "content": message.content, "tool_calls": [call]})
+        }
+        (ChatRole::Tool, _) => json!({
+            "role": "tool", "tool_call_id": call_id(calls), "content": message.content
+        }),
+        (role, _) => json!({"role": role, "content": message.content}),
+    };
+    messages.iter().map(convert).collect()
 }
 
 fn call_id(number: u32) -> String {

@@ -7,6 +7,9 @@ use smart_default::SmartDefault;
 
 use crate::{error::ActorError, retry::Retry};
 
+/// A day in seconds.
+const DAY: usize = 86_400;
+
 /// Settings of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
@@ -29,11 +32,22 @@ impl ActorConfig {
     /// # Errors
     /// Returns [`ActorError::Setting`] for the first field that is out of range.
     pub fn validate(&self) -> Result<(), ActorError> {
+        let seconds = |retry: Retry| retry.call_timeout_seconds as usize;
         // The upper limits are above what a machine can use, and below what it cannot allocate.
         for (field, value, most) in [
             ("actor.concurrent_groups", self.concurrent_groups, 1 << 12),
             ("actor.engine.slots", self.engine.slots, 1 << 16),
             ("actor.engine.pass_tokens", self.engine.pass_tokens, 1 << 20),
+            (
+                "actor.env_retry.call_timeout_seconds",
+                seconds(self.env_retry),
+                DAY,
+            ),
+            (
+                "actor.learner_retry.call_timeout_seconds",
+                seconds(self.learner_retry),
+                DAY,
+            ),
         ] {
             if !(1..=most).contains(&value) {
                 let reason = format!("{value} is out of range; set 1 to {most}");
@@ -123,5 +137,12 @@ mod tests {
         };
         let error = config.validate().unwrap_err().to_string();
         assert!(error.contains("concurrent_groups"), "{error}");
+        let mut config = ActorConfig::default();
+        config.env_retry.call_timeout_seconds = 0;
+        let error = config.validate().unwrap_err().to_string();
+        assert!(
+            error.starts_with("setting actor.env_retry.call_timeout_seconds: 0"),
+            "{error}"
+        );
     }
 }

@@ -1,5 +1,5 @@
 //! The token sequence that the policy sees in one episode, split into segments that fit the
-//! context.
+//! context. Pure.
 //!
 //! Invariant: tokens are appended or dropped as whole runs and never encoded again. Each sampled
 //! token has mask 1 in exactly one segment, the one it was sampled in. No segment exceeds the

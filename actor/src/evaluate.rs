@@ -109,6 +109,23 @@ pub struct EnvStepRecord {
     pub components: RewardComponents,
 }
 
+impl EnvStepRecord {
+    pub(crate) fn new(completion: String, turn: &Turn) -> Self {
+        let action = turn.action.clone().unwrap_or_default();
+        let observation = || turn.observation_text.clone();
+        Self {
+            completion: Some(completion),
+            action_type: action.action_type,
+            argument: action.argument,
+            malformed: turn.malformed,
+            result: (!turn.observation_is_error).then(observation),
+            error: turn.observation_is_error.then(observation),
+            reward: turn.reward,
+            components: turn.reward_components.unwrap_or_default(),
+        }
+    }
+}
+
 /// One episode of an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeRecord {
@@ -129,6 +146,22 @@ pub struct EpisodeRecord {
     pub failure: String,
     /// The env steps, oldest first.
     pub steps: Vec<EnvStepRecord>,
+}
+
+impl EpisodeRecord {
+    /// Returns the record of an episode that has not begun.
+    pub(crate) fn of_question(question: &Question) -> Self {
+        Self {
+            question_id: question.question_id.clone(),
+            question: question.question_text.clone(),
+            database: question.database_name.clone(),
+            difficulty: question.difficulty.clone(),
+            correct: false,
+            reward: 0.0,
+            failure: String::new(),
+            steps: Vec::new(),
+        }
+    }
 }
 
 /// Metrics of one policy on a set of questions.
@@ -258,14 +291,11 @@ pub(crate) fn evaluation_spec(question_id: &str, seed: u64) -> EpisodeSpec {
 fn episode_record(chat: &Chat, question: &Question, trajectory: &Trajectory) -> EpisodeRecord {
     let step = |turn: &Turn| env_step_record(chat, trajectory, turn);
     EpisodeRecord {
-        question_id: question.question_id.clone(),
-        question: question.question_text.clone(),
-        database: question.database_name.clone(),
-        difficulty: question.difficulty.clone(),
         correct: trajectory.scored && trajectory.correct,
         reward: trajectory.episode_return,
         failure: trajectory.failure.clone(),
         steps: trajectory.turns.iter().map(step).collect(),
+        ..EpisodeRecord::of_question(question)
     }
 }
 
@@ -275,19 +305,8 @@ fn env_step_record(chat: &Chat, trajectory: &Trajectory, turn: &Turn) -> EnvStep
     let segment = trajectory.segments.get(turn.segment as usize);
     // A turn that sampled nothing may name no segment.
     let completion = segment.and_then(|segment| segment.tokens.get(range));
-    let completion = completion.unwrap_or_default();
-    let action = turn.action.clone().unwrap_or_default();
-    let observation = || turn.observation_text.clone();
-    EnvStepRecord {
-        completion: Some(chat.completion_text(completion).unwrap_or_default()),
-        action_type: action.action_type,
-        argument: action.argument,
-        malformed: turn.malformed,
-        result: (!turn.observation_is_error).then(observation),
-        error: turn.observation_is_error.then(observation),
-        reward: turn.reward,
-        components: turn.reward_components.unwrap_or_default(),
-    }
+    let text = chat.completion_text(completion.unwrap_or_default());
+    EnvStepRecord::new(text.unwrap_or_default(), turn)
 }
 
 fn counts_by(

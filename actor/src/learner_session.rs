@@ -3,7 +3,8 @@
 //! Invariant: every call names the run, and every call is safe to repeat.
 
 use proto::{
-    CLAIM_WAIT, EncodedEvaluation, EncodedGroup, LearnerClient, MAX_GROUP_BYTES,
+    CLAIM_WAIT, LearnerClient, MAX_GROUP_BYTES,
+    codec::Encoded,
     v1::{
         ActorIdentity, ActorReport, ClaimRequest, EvaluationClaim, GroupClaim,
         SubmitEvaluationRequest, SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,
@@ -50,21 +51,29 @@ impl LearnerSession {
         Ok(retry.call("Learner.Claim", claim).await?.outcome)
     }
 
-    /// Submits a group, which is safe to repeat. The verdict matters to the learner only.
+    /// Submits a group under its newest lease, which is safe to repeat. The verdict matters to the
+    /// learner only.
     pub(crate) async fn submit(
         &self,
         claim: &GroupClaim,
+        lease_id: u64,
         trajectories: Vec<Trajectory>,
     ) -> Result<(), ActorError> {
         let request = SubmitRequest {
             actor_id: self.actor_id.clone(),
             group_index: claim.group_index,
-            lease_id: claim.lease_id,
+            lease_id,
             trajectories,
             run_id: self.run_id.clone(),
         };
+        let name = format!("group {}", claim.group_index);
         // Encoded once: each attempt shares the bytes.
-        let group = group_within(request, MAX_GROUP_BYTES);
+        let group = within(
+            request,
+            |request| &mut request.trajectories,
+            MAX_GROUP_BYTES,
+            &name,
+        );
         let submit = async || self.client.clone().submit(group.clone()).await;
         // The learner may play the group again for as long as the lease lasts.
         let retry = lasting(self.retry, claim.lease_seconds);
@@ -73,20 +82,27 @@ impl LearnerSession {
         Ok(())
     }
 
-    /// Submits a part of an evaluation, which is safe to repeat.
+    /// Submits a part of an evaluation under its newest lease, which is safe to repeat.
     pub(crate) async fn submit_evaluation(
         &self,
         claim: &EvaluationClaim,
+        lease_id: u64,
         trajectories: Vec<Trajectory>,
     ) -> Result<(), ActorError> {
         let request = SubmitEvaluationRequest {
             actor_id: self.actor_id.clone(),
             run_id: self.run_id.clone(),
             part_id: claim.part_id,
-            lease_id: claim.lease_id,
+            lease_id,
             trajectories,
         };
-        let part = part_within(request, MAX_GROUP_BYTES);
+        let name = format!("part {} of an evaluation", claim.part_id);
+        let part = within(
+            request,
+            |request| &mut request.trajectories,
+            MAX_GROUP_BYTES,
+            &name,
+        );
         let submit = async || self.client.clone().submit_evaluation(part.clone()).await;
         let retry = lasting(self.retry, claim.lease_seconds);
         retry.call("Learner.SubmitEvaluation", submit).await?;
@@ -94,44 +110,30 @@ impl LearnerSession {
     }
 }
 
-/// Encodes a group of at most `max_bytes`. The learner would refuse a larger one and hand it out
-/// again without end. Its trajectories become unscored instead, with the reason, so that the run
-/// continues without it.
-fn group_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
-    let group = EncodedGroup::from(&request);
-    let size_bytes = group.bytes().len();
+/// Encodes a submission of at most `max_bytes`. The learner would refuse a larger one and hand the
+/// work out again without end. Its trajectories become unscored instead, with the reason, so that
+/// the run continues without it.
+fn within<M>(
+    mut request: M,
+    trajectories: fn(&mut M) -> &mut Vec<Trajectory>,
+    max_bytes: usize,
+    name: &str,
+) -> Encoded<M>
+where
+    Encoded<M>: for<'a> From<&'a M>,
+{
+    let submission = Encoded::<M>::from(&request);
+    let size_bytes = submission.bytes().len();
     if size_bytes <= max_bytes {
-        return group;
+        return submission;
     }
     let reason = format!(
-        "the group has {size_bytes} bytes, but a message may have {max_bytes}; lower \
-         learner.group_size or learner.rollout.max_context_tokens"
+        "{name} has {size_bytes} bytes, but a message may have {max_bytes}; lower \
+         learner.rollout.max_context_tokens, or learner.group_size for groups"
     );
-    let group_index = request.group_index;
-    tracing::error!(group_index, reason, "a group cannot be submitted");
-    fail(&mut request.trajectories, &reason);
-    EncodedGroup::from(&request)
-}
-
-/// Does the same for a part of an evaluation.
-fn part_within(mut request: SubmitEvaluationRequest, max_bytes: usize) -> EncodedEvaluation {
-    let part = EncodedEvaluation::from(&request);
-    let size_bytes = part.bytes().len();
-    if size_bytes <= max_bytes {
-        return part;
-    }
-    let reason = format!(
-        "the part of the evaluation has {size_bytes} bytes, but a message may have {max_bytes}; \
-         lower learner.rollout.max_context_tokens"
-    );
-    let part_id = request.part_id;
-    tracing::error!(
-        part_id,
-        reason,
-        "a part of an evaluation cannot be submitted"
-    );
-    fail(&mut request.trajectories, &reason);
-    EncodedEvaluation::from(&request)
+    tracing::error!("its episodes get no score: {reason}");
+    fail(trajectories(&mut request), &reason);
+    Encoded::from(&request)
 }
 
 /// Makes unscored trajectories of all of them.
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_over_the_limit_is_submitted_without_scores_and_says_why() {
+    fn a_submission_over_the_limit_has_no_scores_and_says_why() {
         let request = SubmitRequest {
             actor_id: "a".to_owned(),
             group_index: 3,
@@ -180,36 +182,24 @@ mod tests {
             trajectories: (0..2).map(trajectory).collect(),
             run_id: "r".to_owned(),
         };
-        let size = EncodedGroup::from(&request).bytes().len();
-        let whole = group_within(request.clone(), size).decode().unwrap();
-        assert_eq!(whole, request);
-        let reduced = group_within(request, size - 1).decode().unwrap();
+        let size = Encoded::<SubmitRequest>::from(&request).bytes().len();
+        let encoded = |request: &SubmitRequest, max_bytes| {
+            let request = request.clone();
+            let group = within(request, |it| &mut it.trajectories, max_bytes, "group 3");
+            group.decode().unwrap()
+        };
+        assert_eq!(encoded(&request, size), request);
+        let reduced = encoded(&request, size - 1);
         assert_eq!((reduced.group_index, reduced.lease_id), (3, 4));
         for (member, trajectory) in reduced.trajectories.iter().enumerate() {
             assert_eq!(trajectory.member as usize, member);
             assert_eq!(trajectory.question_id, "q");
             assert!(!trajectory.scored && trajectory.segments.is_empty());
-            assert!(trajectory.failure.contains("learner.group_size"));
+            let failure = &trajectory.failure;
+            assert!(
+                failure.starts_with("group 3 has") && failure.contains("learner.group_size"),
+                "{failure}"
+            );
         }
-    }
-
-    #[test]
-    fn a_part_over_the_limit_is_submitted_without_scores() {
-        let request = SubmitEvaluationRequest {
-            part_id: 3,
-            lease_id: 4,
-            trajectories: vec![trajectory(0)],
-            ..SubmitEvaluationRequest::default()
-        };
-        let size = EncodedEvaluation::from(&request).bytes().len();
-        let whole = part_within(request.clone(), size).decode().unwrap();
-        assert_eq!(whole, request);
-        let reduced = part_within(request, size - 1).decode().unwrap();
-        assert_eq!((reduced.part_id, reduced.lease_id), (3, 4));
-        let [trajectory] = &reduced.trajectories[..] else {
-            panic!("{reduced:?}")
-        };
-        assert!(!trajectory.scored && trajectory.question_id == "q");
-        assert!(trajectory.failure.contains("max_context_tokens"));
     }
 }

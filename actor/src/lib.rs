@@ -30,9 +30,6 @@ mod tool_schemas;
 mod weights;
 mod worker;
 
-/// These crates are part of the public interface.
-pub use {policy, proto};
-
 pub use chat_episode::{ChatModel, evaluate_chat};
 pub use completion::{Completion, CompletionRequest, FinishReason};
 pub use config::{ActorConfig, EngineSettings};

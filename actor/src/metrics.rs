@@ -32,19 +32,48 @@ const IDLE_SECONDS: &str = "actor_idle_seconds";
 const RETRIES: &str = "actor_retries_total";
 const REPLAYS: &str = "actor_replays_total";
 
-const COUNTERS: [(&str, &str); 10] = [
-    (EPISODES, "Episodes, by outcome: correct, wrong, unscored."),
-    (TURNS, "Turns, each one completion and one action."),
-    (MALFORMED, "Turns without a well-formed tool call."),
-    (TRUNCATED, "Turns whose completion the token limit cut."),
-    (SAMPLED, "Sampled tokens."),
-    (COMPUTED, "Tokens computed in prefill and decode."),
-    (REUSED, "Context tokens that the KV cache already held."),
-    (WEIGHTS_BYTES, "Bytes of weights received, without framing."),
-    (GROUPS, "Submitted groups, by the learner's verdict."),
+/// A label with the values that it has from the start.
+type Label = (&'static str, &'static [&'static str]);
+const OUTCOMES: Label = ("outcome", &["correct", "wrong", "unscored"]);
+const VERDICTS: Label = ("verdict", &["accepted", "duplicate", "stale"]);
+
+/// A counter: its name, its description, and its label.
+type DescribedCounter = (&'static str, &'static str, Option<Label>);
+
+const COUNTERS: [DescribedCounter; 10] = [
+    (
+        EPISODES,
+        "Episodes, by outcome: correct, wrong, unscored.",
+        Some(OUTCOMES),
+    ),
+    (TURNS, "Turns, each one completion and one action.", None),
+    (MALFORMED, "Turns without a well-formed tool call.", None),
+    (
+        TRUNCATED,
+        "Turns whose completion the token limit cut.",
+        None,
+    ),
+    (SAMPLED, "Sampled tokens.", None),
+    (COMPUTED, "Tokens computed in prefill and decode.", None),
+    (
+        REUSED,
+        "Context tokens that the KV cache already held.",
+        None,
+    ),
+    (
+        WEIGHTS_BYTES,
+        "Bytes of weights received, without framing.",
+        None,
+    ),
+    (
+        GROUPS,
+        "Submitted groups, by the learner's verdict.",
+        Some(VERDICTS),
+    ),
     (
         REPLAYS,
         "Episodes replayed after env-node rejected a token.",
+        None,
     ),
 ];
 const GAUGES: [(&str, &str); 6] = [
@@ -78,7 +107,8 @@ const HISTOGRAMS: [(&str, &str); 2] = [
 ];
 
 /// The calls of an actor.
-const CALLS: [&str; 7] = [
+const CALLS: [&str; 8] = [
+    "Env.Info",
     "Env.Reset",
     "Env.Step",
     "Learner.Join",
@@ -90,38 +120,29 @@ const CALLS: [&str; 7] = [
 
 /// Describes all metrics to the installed recorder, and makes all of them exist.
 pub fn describe() {
-    for (name, description) in COUNTERS {
-        describe_counter!(name, description);
-    }
+    COUNTERS.into_iter().for_each(begin_counter);
     for (name, description) in GAUGES {
         describe_gauge!(name, description);
         gauge!(name).set(0.0);
     }
     for (name, description) in HISTOGRAMS {
         describe_histogram!(name, Unit::Seconds, description);
-    }
-    for name in [
-        TURNS,
-        MALFORMED,
-        TRUNCATED,
-        SAMPLED,
-        COMPUTED,
-        REUSED,
-        WEIGHTS_BYTES,
-        REPLAYS,
-    ] {
-        counter!(name).increment(0);
-    }
-    for name in [PASS_SECONDS, IDLE_SECONDS] {
         let _registered = histogram!(name);
     }
-    for outcome in ["correct", "wrong", "unscored"] {
-        counter!(EPISODES, "outcome" => outcome).increment(0);
-    }
-    for verdict in ["accepted", "duplicate", "stale"] {
-        counter!(GROUPS, "verdict" => verdict).increment(0);
-    }
     describe_calls(&CALLS);
+}
+
+/// Describes a counter, and makes it exist with all its labels.
+fn begin_counter((name, description, label): DescribedCounter) {
+    describe_counter!(name, description);
+    match label {
+        None => counter!(name).increment(0),
+        Some((key, values)) => {
+            for &value in values {
+                counter!(name, key => value).increment(0);
+            }
+        }
+    }
 }
 
 /// Describes what a learner has of these metrics, since it plays the random policy on its env-node
@@ -132,10 +153,8 @@ pub fn describe_of_learner() {
         describe_gauge!(*name, *description);
         gauge!(*name).set(0.0);
     }
-    for (name, description) in COUNTERS.iter().filter(|it| it.0 == REPLAYS) {
-        describe_counter!(*name, *description);
-        counter!(*name).increment(0);
-    }
+    let counters = COUNTERS.into_iter().filter(|it| it.0 == REPLAYS);
+    counters.for_each(begin_counter);
 }
 
 /// Describes the metrics of calls, and makes those of some calls exist.
@@ -259,5 +278,27 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         gauge!(self.0).decrement(1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_call_has_its_metrics_from_the_start() {
+        let sources = [
+            include_str!("env_session.rs"),
+            include_str!("learner_session.rs"),
+            include_str!("weights.rs"),
+            include_str!("worker.rs"),
+        ];
+        let calls = sources
+            .iter()
+            .flat_map(|it| it.split("retry.call(\"").skip(1));
+        let made: BTreeSet<&str> = calls.map(|call| call.split('"').next().unwrap()).collect();
+        assert_eq!(made, BTreeSet::from(CALLS));
     }
 }

@@ -68,7 +68,8 @@ impl Outages {
 fn service_name(call: &str) -> &'static str {
     match call.split('.').next() {
         Some("Env") => "env-node",
-        _ => "the learner",
+        Some("Learner") => "the learner",
+        _ => "the chat API",
     }
 }
 
@@ -94,5 +95,16 @@ mod tests {
         let message = outages.succeeded("Env.Step", after(9)).unwrap();
         assert_eq!(message, "env-node answers again after 9 s");
         assert_eq!(outages.succeeded("Env.Step", after(9)), None);
+    }
+
+    #[test]
+    fn a_message_names_the_service() {
+        for (call, service) in [
+            ("Env.Info", "env-node"),
+            ("Learner.Claim", "the learner"),
+            ("ChatModel", "the chat API"),
+        ] {
+            assert_eq!(service_name(call), service);
+        }
     }
 }

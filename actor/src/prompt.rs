@@ -1,7 +1,7 @@
 //! The messages of an episode: system prompt, solved examples, question, and tool messages.
 //!
 //! Invariant: a message is a pure function of the observation. A tool message is cut to
-//! [`MAX_RESULT_CHARS`]. The chat template and the tokenizer are in `policy`.
+//! `MAX_RESULT_CHARS`. The chat template and the tokenizer are in `policy`.
 
 use policy::{ChatRole, Message};
 use proto::v1::Observation;
@@ -9,16 +9,17 @@ use proto::v1::Observation;
 use crate::tool_call;
 
 /// The policy sees this many characters of a tool result (SQLEnv `training/prompts.py`).
-pub const MAX_RESULT_CHARS: usize = 2_000;
+pub(crate) const MAX_RESULT_CHARS: usize = 2_000;
 /// Replaces an old tool result that was dropped to make room.
-pub const ELIDED_RESULT: &str = "[earlier result left out]";
+pub(crate) const ELIDED_RESULT: &str = "[earlier result left out]";
 const TRUNCATED: &str = "... [truncated]";
 const EMPTY: &str = "(empty)";
 
 /// The system prompt of every episode.
-pub const SYSTEM_PROMPT: &str = "Answer the question about the SQL database. Use only the tools, one \
-call per turn: describe the tables you need, run a query, then answer. Give the answer as a single \
-value, as a comma-separated list, as rows written col1 | col2, or as [] when there is nothing.";
+pub(crate) const SYSTEM_PROMPT: &str = "\
+Answer the question about the SQL database. Use only the tools, one call per turn: describe the \
+tables you need, run a query, then answer. Give the answer as a single value, as a comma-separated \
+list, as rows written col1 | col2, or as [] when there is nothing.";
 
 /// Returns the messages before the first completion: the system prompt, `shots` solved examples,
 /// and the question with its tables.

@@ -1,5 +1,5 @@
 //! The rollout of one episode: a state machine that turns observations and completions into a
-//! trajectory.
+//! trajectory. Pure.
 //!
 //! The rollout does no I/O. Each `on_*` method takes one event and returns the next
 //! [`RolloutRequest`], which a driver carries out:
@@ -123,7 +123,13 @@ impl Rollout {
     pub fn on_step(&mut self, response: &StepResponse) -> Result<RolloutRequest, PolicyError> {
         let empty = Observation::default();
         let observation = response.observation.as_ref().unwrap_or(&empty);
-        self.record_response(response, observation);
+        let turn = self
+            .trajectory
+            .turns
+            .last_mut()
+            .expect("a response follows an action: this is a bug");
+        record_response(turn, response);
+        self.trajectory.episode_return += turn.reward;
         if observation.done {
             self.trajectory.correct = response.correct;
             self.trajectory.scored = true;
@@ -144,23 +150,6 @@ impl Rollout {
             failure: reason,
             ..self.take_trajectory()
         }
-    }
-
-    fn record_response(&mut self, response: &StepResponse, observation: &Observation) {
-        let turn = self
-            .trajectory
-            .turns
-            .last_mut()
-            .expect("a response follows an action: this is a bug");
-        turn.reward = observation.reward.unwrap_or(0.0);
-        turn.reward_components = response.reward_components;
-        turn.observation_is_error = !observation.error.is_empty();
-        turn.observation_text = if turn.observation_is_error {
-            observation.error.clone()
-        } else {
-            observation.result.clone()
-        };
-        self.trajectory.episode_return += turn.reward;
     }
 
     /// Returns the next completion request, or the end if the prompt alone fills the context.
@@ -202,6 +191,20 @@ impl Rollout {
             ..std::mem::take(&mut self.trajectory)
         }
     }
+}
+
+/// Notes in a turn what its action led to.
+pub(crate) fn record_response(turn: &mut Turn, response: &StepResponse) {
+    let empty = Observation::default();
+    let observation = response.observation.as_ref().unwrap_or(&empty);
+    turn.reward = observation.reward.unwrap_or(0.0);
+    turn.reward_components = response.reward_components;
+    turn.observation_is_error = !observation.error.is_empty();
+    turn.observation_text = if turn.observation_is_error {
+        observation.error.clone()
+    } else {
+        observation.result.clone()
+    };
 }
 
 /// Returns the trajectory of an episode that could not start.

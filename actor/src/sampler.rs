@@ -124,18 +124,7 @@ impl Sampler {
         settings: &EngineSettings,
     ) -> Result<Self, ActorError> {
         let (device, dtype) = (decoder.device(), decoder.dtype());
-        let most = decoder.config().max_positions;
-        if context_tokens > most {
-            let reason = format!(
-                "is {context_tokens}, but the model was trained for contexts of {most} tokens; \
-                 lower learner.rollout.max_context_tokens, or raise max_position_embeddings in the \
-                 model's config.json if the model is meant to extrapolate"
-            );
-            return Err(ActorError::Setting {
-                field: "rollout.max_context_tokens",
-                reason,
-            });
-        }
+        decoder.config().check_context(context_tokens)?;
         let token_bytes = KvCache::token_bytes(decoder.config(), decoder.backend(), dtype);
         let free_bytes = policy::free_memory(device);
         let slots = settings.affordable_slots(token_bytes * context_tokens, free_bytes);
@@ -241,7 +230,7 @@ impl Sampler {
                  requested; each must have at least 1 and both together at most {limit}"
             );
             let _ = job.reply.send(Err(ActorError::Setting {
-                field: "max_context_tokens",
+                field: "learner.rollout.max_context_tokens",
                 reason,
             }));
             return;

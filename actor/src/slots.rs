@@ -1,4 +1,4 @@
-//! Slots of the KV cache: which tokens each one holds, and which slot serves a context best.
+//! Slots of the KV cache: which tokens each one holds, and which slot serves a context best. Pure.
 //!
 //! A slot keeps its tokens between turns, so the next turn of a conversation prefills only what is
 //! new. With prefix sharing, a conversation also copies a prefix that another slot holds, even

@@ -1,4 +1,5 @@
 //! Parses tool calls: from a completion's text to an action, and back (Qwen3 and Hermes format).
+//! Pure.
 //!
 //! Invariant: every text gives an action. A text without a well-formed call becomes a QUERY with
 //! the raw text, as in SQLEnv, and is marked malformed. That is not an error: the policy must see

@@ -5,6 +5,7 @@
 //! holds the same weights.
 
 mod claim_loops;
+mod settings;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,15 +13,13 @@ use std::{
     time::Duration,
 };
 
-use policy::{
-    ChatRole, Constrainer, Constraint, Coordinates, Message, Model, Placement, SamplingSettings,
-    Weights,
-};
+use policy::{ChatRole, Constrainer, Coordinates, Message, Model, Placement, Weights};
 use proto::{
-    Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError,
+    Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError, Transport,
+    env_client,
     v1::{
         ActorIdentity, ActorReport, EvaluationClaim, GroupClaim, InfoRequest, JoinRequest,
-        JoinResponse, RolloutSettings, Trajectory,
+        JoinResponse, Trajectory,
     },
 };
 use tokio::sync::watch;
@@ -35,78 +34,77 @@ use crate::{
     learner_session::LearnerSession,
     metrics,
     model_policy::ModelPolicy,
-    rollout::RolloutLimits,
     rollout_driver::run_episodes,
     weights::SnapshotStream,
 };
 
-/// How often an episode is rolled out if its service calls fail. Each time, the calls are retried
-/// as configured.
-const GROUP_ATTEMPTS: u32 = 3;
-/// After so many rounds in a row that fail although env-node answers, their episodes are given up.
-const MAX_REFUSALS: u32 = 3;
+/// After so many rounds in a row that fail for a reason that does not pass, episodes are given up.
+/// In each round, calls are retried as configured.
+const MAX_LASTING: u32 = 3;
+/// The same for rounds that fail although env-node answers.
+const MAX_UNSERVED: u32 = 9;
 /// An env-node that answers does so within this time.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Runs an actor until the learner says that the run is over or `shutdown` ends. The learner gets
-/// the statistics of `env_nodes`, the endpoints of `env`.
+/// Runs an actor until the learner says that the run is over or `shutdown` ends.
 ///
 /// # Errors
 /// The learner cannot be reached, or it sends settings that cannot be used. An episode that fails
 /// is not an error but an unscored trajectory.
 pub async fn run(
-    (env, env_nodes): (EnvClient, Endpoints),
-    learner: LearnerClient,
+    env: Transport,
+    learner: Transport,
     actor_id: &str,
     config: ActorConfig,
     placement: Placement,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ActorError> {
     config.validate()?;
-    let learner = learner
+    let learner = LearnerClient::new(learner)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     tokio::select! {
-        over = work((env, env_nodes), learner, actor_id, (&config, placement)) => over,
+        over = work(env, learner, actor_id, &config, placement) => over,
         () = shutdown => Ok(()),
     }
 }
 
 async fn work(
-    env: (EnvClient, Endpoints),
+    env: Transport,
     learner: LearnerClient,
     actor_id: &str,
-    (config, placement): (&ActorConfig, Placement),
+    config: &ActorConfig,
+    placement: Placement,
 ) -> Result<(), ActorError> {
-    let identity = identity(&env.0, config).await?;
+    let env_nodes = env.endpoints();
+    let env = env_client(env);
+    let identity = identity(&env, config).await?;
     let request = JoinRequest {
         actor_id: actor_id.to_owned(),
         identity: Some(identity.clone()),
     };
     let join = async || learner.clone().join(request.clone()).await;
-    let joined = config.learner_retry.call("Learner.Join", join).await?;
+    let response = config.learner_retry.call("Learner.Join", join).await?;
     let mut snapshots = SnapshotStream::new(
         learner.clone(),
-        (actor_id, &joined.run_id),
+        (actor_id, &response.run_id),
         config.learner_retry,
     );
     let Some(first) = snapshots.next().await? else {
         return Ok(());
     };
-    let concurrent_groups = within_leases(config.concurrent_groups, joined.max_leases_per_actor);
-    // Opening the model blocks, and a signal does not wait for it.
-    let (id, of_process) = (actor_id.to_owned(), config.clone());
-    let open = move || {
-        let of_actor = (id.as_str(), identity);
-        Actor::new(
-            env,
-            learner,
-            of_actor,
-            (&of_process, placement),
-            joined,
-            &first,
-        )
+    let concurrent_groups = within_leases(config.concurrent_groups, response.max_leases_per_actor);
+    let joined = Joined {
+        env,
+        env_nodes,
+        learner,
+        actor_id: actor_id.to_owned(),
+        identity,
+        response,
     };
+    // Opening the model blocks, and a signal does not wait for it.
+    let config = config.clone();
+    let open = move || Actor::new(joined, &config, placement, &first);
     let opened = tokio::task::spawn_blocking(open).await;
     let (actor, published) =
         opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
@@ -132,10 +130,7 @@ async fn identity(env: &EnvClient, config: &ActorConfig) -> Result<ActorIdentity
 
 /// Returns how many groups to run at a time: as configured, if the learner gives as many leases.
 fn within_leases(concurrent_groups: usize, max_leases: u32) -> usize {
-    let most = match max_leases {
-        0 => usize::MAX,
-        most => most as usize,
-    };
+    let most = max_leases as usize;
     if most < concurrent_groups {
         tracing::warn!(
             "actor.concurrent_groups is {concurrent_groups}, but the learner gives an actor \
@@ -145,7 +140,17 @@ fn within_leases(concurrent_groups: usize, max_leases: u32) -> usize {
     concurrent_groups.min(most)
 }
 
-/// A joined actor.
+/// What an actor has once it has joined a run.
+struct Joined {
+    env: EnvClient,
+    env_nodes: Endpoints,
+    learner: LearnerClient,
+    actor_id: String,
+    identity: ActorIdentity,
+    response: JoinResponse,
+}
+
+/// An actor that plays.
 struct Actor {
     run_seed: u64,
     learner: LearnerSession,
@@ -162,19 +167,17 @@ struct Actor {
 
 impl Actor {
     fn new(
-        (env, env_nodes): (EnvClient, Endpoints),
-        learner: LearnerClient,
-        (actor_id, identity): (&str, ActorIdentity),
-        (config, placement): (&ActorConfig, Placement),
-        joined: JoinResponse,
+        joined: Joined,
+        config: &ActorConfig,
+        placement: Placement,
         first: &Snapshot,
     ) -> Result<(Self, watch::Sender<u64>), ActorError> {
-        let settings = joined.rollout.unwrap_or_default();
-        let (limits, sampling) = convert_settings(&settings)?;
-        let files = joined
-            .model_files
-            .into_iter()
-            .map(|file| (file.name, file.content.into()));
+        let response = joined.response;
+        let rollout = response.rollout.unwrap_or_default();
+        let limits = settings::limits(&rollout)?;
+        let sampling = settings::sampling(rollout.sampling.as_ref())?;
+        let files = response.model_files.into_iter();
+        let files = files.map(|file| (file.name, file.content.into()));
         let model = Model::from_files(files.collect(), weights(first)?)?;
         // A chat template that cannot render tool results fails here rather than in every episode.
         model
@@ -192,36 +195,36 @@ impl Actor {
         metrics::set_policy_version(first.policy_version);
         let (published, version) = watch::channel(first.policy_version);
         tracing::info!(
-            actor_id,
-            run_id = %joined.run_id,
+            actor_id = %joined.actor_id,
+            run_id = %response.run_id,
             policy_version = first.policy_version,
             "joined"
         );
-        let constraint = constraint(settings.constraint());
-        let chat = Arc::new(model.chat.with_thinking(settings.thinking));
+        let constraint = settings::constraint(rollout.constraint());
+        let chat = Arc::new(model.chat.with_thinking(rollout.thinking));
         let constrainer = Constrainer::new(constraint, &chat, limits.shots)?.map(Arc::new);
-        let episode_settings = EpisodeSettings {
-            env,
+        let settings = EpisodeSettings {
+            env: joined.env,
             chat,
             limits,
-            reward_profile: settings.reward_profile,
-            step_budget: settings.step_budget,
+            reward_profile: rollout.reward_profile,
+            step_budget: rollout.step_budget,
             retry: config.env_retry,
         };
         let actor = Self {
-            run_seed: joined.run_seed,
+            run_seed: response.run_seed,
             learner: LearnerSession {
-                client: learner,
-                actor_id: actor_id.to_owned(),
-                run_id: joined.run_id,
-                identity,
+                client: joined.learner,
+                actor_id: joined.actor_id,
+                run_id: response.run_id,
+                identity: joined.identity,
                 retry: config.learner_retry,
             },
             policy: ModelPolicy::new(engine.clone(), sampling).constrained(constrainer.clone()),
             constrainer,
             engine,
-            env_nodes,
-            settings: episode_settings,
+            env_nodes: joined.env_nodes,
+            settings,
             version,
             in_progress: WorkInProgress::default(),
         };
@@ -275,17 +278,9 @@ impl Actor {
     /// Rolls out a group. Waits for an env-node that is away: an episode that it fails would have
     /// no score, so an outage would change the weights. If the lease expires meanwhile, the group
     /// goes to another actor, which may reach an env-node.
-    async fn roll_out(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
+    async fn roll_out(&self, claim: &GroupClaim) -> Result<Option<Vec<Trajectory>>, ActorError> {
         let specs = (0..claim.group_size).map(|member| self.episode_spec(claim, member));
-        let specs: Vec<EpisodeSpec> = specs.collect();
-        let mut refusals = Refusals::default();
-        loop {
-            let (trajectories, fault) = self.play(&self.policy, &specs).await?;
-            let env = &self.settings.env;
-            if fault.is_none() || refusals.are_final(fault, env, &specs).await {
-                return Ok(trajectories);
-            }
-        }
+        self.play(&self.policy, specs.collect(), || true).await
     }
 
     /// Plays a part of an evaluation: one episode of each question, with the claim's sampling.
@@ -295,46 +290,34 @@ impl Actor {
         &self,
         claim: &EvaluationClaim,
     ) -> Result<Option<Vec<Trajectory>>, ActorError> {
-        let sampling = claim.sampling.unwrap_or_default();
-        let policy = ModelPolicy::new(self.engine.clone(), sampling_settings(&sampling))
-            .constrained(self.constrainer.clone());
+        let sampling = settings::sampling(claim.sampling.as_ref())?;
+        let policy =
+            ModelPolicy::new(self.engine.clone(), sampling).constrained(self.constrainer.clone());
         let ids = claim.question_ids.iter();
-        let specs: Vec<EpisodeSpec> = ids
-            .map(|question_id| evaluation_spec(question_id, claim.seed))
-            .collect();
-        let mut refusals = Refusals::default();
-        while claim.policy_version == self.version() {
-            let (trajectories, fault) = self.play(&policy, &specs).await?;
-            let env = &self.settings.env;
-            if fault.is_none() || refusals.are_final(fault, env, &specs).await {
-                return Ok(Some(trajectories));
-            }
-        }
-        Ok(None)
+        let specs = ids.map(|question_id| evaluation_spec(question_id, claim.seed));
+        let is_wanted = || claim.policy_version == self.version();
+        self.play(&policy, specs.collect(), is_wanted).await
     }
 
-    /// Plays episodes and returns their trajectories in order. Those whose calls failed are played
-    /// again. The second value says why some failed in the end that env-node may serve later.
+    /// Plays episodes and returns their trajectories in order, or none if they are not wanted any
+    /// more. Episodes whose calls failed are played again, until env-node serves them or waiting
+    /// is in vain. The others keep their trajectories, which are functions of weights and
+    /// coordinates.
     async fn play(
         &self,
         policy: &ModelPolicy,
-        specs: &[EpisodeSpec],
-    ) -> Result<(Vec<Trajectory>, Option<EnvFault>), ActorError> {
-        let mut pending: Vec<(usize, EpisodeSpec)> = specs.iter().cloned().enumerate().collect();
+        specs: Vec<EpisodeSpec>,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<Option<Vec<Trajectory>>, ActorError> {
+        let mut pending: Vec<(usize, EpisodeSpec)> = specs.into_iter().enumerate().collect();
         let mut played = BTreeMap::new();
-        let mut fault = None;
-        for _ in 0..GROUP_ATTEMPTS {
+        let mut failures = FailedRounds::default();
+        while is_wanted() {
             let specs: Vec<EpisodeSpec> = pending.iter().map(|(_, spec)| spec.clone()).collect();
-            let outcomes = run_episodes(
-                &[policy],
-                &self.settings,
-                &specs,
-                specs.len(),
-                |_, trajectory| metrics::count_episode(trajectory),
-            )
-            .await;
-            let mut broken = Vec::new();
-            fault = None;
+            let concurrency = specs.len();
+            let outcomes =
+                run_episodes(&[policy], &self.settings, &specs, concurrency, |_, _| ()).await;
+            let (mut broken, mut faults) = (Vec::new(), Vec::new());
             for ((place, spec), outcome) in pending.into_iter().zip(outcomes) {
                 match outcome.error {
                     // Without its engine an actor cannot sample at all.
@@ -342,7 +325,7 @@ impl Actor {
                     Some(error) if error.is_call_failure() => {
                         let question_id = &spec.question_id;
                         tracing::warn!(%error, question_id, "an episode failed");
-                        fault = fault.max(EnvFault::of(&error));
+                        faults.push(EnvFault::of(&error));
                         broken.push((place, spec));
                     }
                     _ => {}
@@ -350,11 +333,20 @@ impl Actor {
                 played.insert(place, outcome.trajectory);
             }
             pending = broken;
-            if pending.is_empty() {
-                break;
+            let is_final = match faults.into_iter().max() {
+                None => true,
+                Some(fault) => {
+                    failures
+                        .are_final(fault, &self.settings.env, &pending)
+                        .await
+                }
+            };
+            if is_final {
+                played.values().for_each(metrics::count_episode);
+                return Ok(Some(played.into_values().collect()));
             }
         }
-        Ok((played.into_values().collect(), fault))
+        Ok(None)
     }
 
     fn episode_spec(&self, claim: &GroupClaim, member: u32) -> EpisodeSpec {
@@ -371,56 +363,67 @@ impl Actor {
     }
 }
 
-/// Why episodes failed that env-node may serve later. The greater one counts for a round.
+/// Why calls of an episode failed. The greatest one counts for a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EnvFault {
-    /// It answered that it cannot serve them.
+    /// For a reason that does not pass.
+    Lasting,
+    /// Env-node answered that it cannot serve it now.
     Unserved,
-    /// It is away, or has too much work.
+    /// Env-node is away, or has too much work.
     Away,
 }
 
 impl EnvFault {
-    fn of(error: &ActorError) -> Option<Self> {
-        let fault = match error.is_answered_unavailable() {
-            true => Self::Unserved,
-            false => Self::Away,
-        };
-        error.may_pass().then_some(fault)
+    fn of(error: &ActorError) -> Self {
+        match (error.may_pass(), error.is_answered_unavailable()) {
+            (false, _) => Self::Lasting,
+            (true, true) => Self::Unserved,
+            (true, false) => Self::Away,
+        }
     }
 }
 
-/// Rounds in a row in which episodes failed although env-node answers.
+/// Rounds in a row in which episodes failed for one reason.
 #[derive(Default)]
-struct Refusals(u32);
+struct FailedRounds {
+    lasting: u32,
+    unserved: u32,
+}
 
-impl Refusals {
-    /// Notes a round. Returns whether waiting is in vain: env-node answers now and did after
-    /// earlier rounds, so it cannot serve these episodes, for instance because their gold SQL takes
-    /// longer than the limit. Without this the run would wait for them for ever.
+impl FailedRounds {
+    /// Notes a round with the episodes that failed. Returns whether waiting is in vain: the reason
+    /// does not pass; or env-node answers now and did after earlier rounds, so it cannot serve
+    /// these episodes, for instance because their gold SQL takes longer than the limit. Without
+    /// this the run would wait for them for ever.
     async fn are_final(
         &mut self,
-        fault: Option<EnvFault>,
+        fault: EnvFault,
         env: &EnvClient,
-        episodes: &[EpisodeSpec],
+        failed: &[(usize, EpisodeSpec)],
     ) -> bool {
-        let mut env = env.clone();
-        let answer = tokio::time::timeout(ANSWER, env.info(InfoRequest {})).await;
-        self.0 = match (fault, answer) {
-            (Some(EnvFault::Unserved), Ok(Ok(_))) => self.0 + 1,
-            _ => 0,
-        };
-        let are_final = self.0 >= MAX_REFUSALS;
-        if are_final {
-            let ids: BTreeSet<&str> = episodes.iter().map(|it| it.question_id.as_str()).collect();
+        let is_unserved = fault == EnvFault::Unserved && answers(env).await;
+        let next = |is_it: bool, rounds: u32| if is_it { rounds + 1 } else { 0 };
+        self.lasting = next(fault == EnvFault::Lasting, self.lasting);
+        self.unserved = next(is_unserved, self.unserved);
+        if self.unserved >= MAX_UNSERVED {
+            let ids = failed.iter().map(|(_, spec)| spec.question_id.as_str());
+            let ids: BTreeSet<&str> = ids.collect();
             tracing::error!(
                 questions = ?ids,
                 "env-node answers, but cannot serve some of these episodes; they get no score. Its \
                  log and the warnings above say why"
             );
         }
-        are_final
+        self.lasting >= MAX_LASTING || self.unserved >= MAX_UNSERVED
     }
+}
+
+/// Returns whether an env-node answers.
+async fn answers(env: &EnvClient) -> bool {
+    let mut env = env.clone();
+    let answer = tokio::time::timeout(ANSWER, env.info(InfoRequest {})).await;
+    matches!(answer, Ok(Ok(_)))
 }
 
 /// Reads a snapshot in the dtype that it travels in; the engine converts what it does not compute
@@ -434,51 +437,4 @@ fn weights(snapshot: &Snapshot) -> Result<Weights, ActorError> {
         }
         .into()
     })
-}
-
-fn constraint(constraint: proto::v1::Constraint) -> Constraint {
-    match constraint {
-        proto::v1::Constraint::Unspecified => Constraint::None,
-        proto::v1::Constraint::ToolCall => Constraint::ToolCall,
-        proto::v1::Constraint::Sql => Constraint::Sql,
-    }
-}
-
-/// Converts the message of sampling settings.
-fn sampling_settings(sampling: &proto::v1::SamplingSettings) -> SamplingSettings {
-    SamplingSettings {
-        temperature: sampling.temperature,
-        top_k: sampling.top_k,
-        top_p: sampling.top_p,
-        min_p: sampling.min_p,
-    }
-}
-
-/// Converts the learner's settings to limits and sampling settings.
-fn convert_settings(
-    settings: &RolloutSettings,
-) -> Result<(RolloutLimits, SamplingSettings), ActorError> {
-    for (field, value) in [
-        (
-            "rollout.max_completion_tokens",
-            settings.max_completion_tokens,
-        ),
-        ("rollout.max_context_tokens", settings.max_context_tokens),
-    ] {
-        if value == 0 {
-            let reason =
-                "the learner sent 0, but it must be 1 or more; change it in the learner's settings"
-                    .to_owned();
-            return Err(ActorError::Setting { field, reason });
-        }
-    }
-    let sampling = settings.sampling.as_ref();
-    let sampling = sampling.map_or_else(SamplingSettings::default, sampling_settings);
-    sampling.validate()?;
-    let limits = RolloutLimits {
-        max_completion_tokens: settings.max_completion_tokens as usize,
-        max_context_tokens: settings.max_context_tokens as usize,
-        shots: settings.shots as usize,
-    };
-    Ok((limits, sampling))
 }

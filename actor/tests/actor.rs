@@ -9,7 +9,7 @@ use actor::{ActorConfig, Engine, EpisodeSpec, ModelPolicy, Retry, run_episodes};
 use policy::{
     Coordinates, Decoder, DecoderMode, Model, PackedRows, Placement, SamplingSettings, Weights,
 };
-use proto::{Endpoints, v1::Trajectory};
+use proto::{Transport, env_client, v1::Trajectory};
 use support::{
     FakeLearner, engine_settings,
     env::{FakeEnv, episode_settings, limits, questions},
@@ -36,10 +36,10 @@ async fn run_actors(
 ) -> BTreeMap<u64, Vec<Trajectory>> {
     let learner = FakeLearner::new(base, later, GROUPS, GROUP_SIZE);
     let actors = configs.into_iter().enumerate().map(|(index, config)| {
-        let (env, learner) = (env.clone().client(), learner.client());
+        let (env, learner) = (env.clone().transport(), learner.transport());
         async move {
             actor::run(
-                (env, Endpoints::default()),
+                env,
                 learner,
                 &format!("actor-{index}"),
                 config,
@@ -132,6 +132,35 @@ async fn an_env_node_that_answers_and_serves_no_episode_does_not_stop_the_run() 
     }
 }
 
+/// The other members of the group are complete by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_episodes_whose_calls_failed_are_played_again() {
+    let (base, later) = (model(1), model(2));
+    let all_served = run_actors(
+        &base,
+        &later.weights,
+        vec![config(4, 2)],
+        FakeEnv::default(),
+    )
+    .await;
+    let config = ActorConfig {
+        env_retry: Retry {
+            attempts: 0,
+            ..Retry::default()
+        },
+        ..config(4, 2)
+    };
+    let env = FakeEnv::failing_member(4);
+    let groups = run_actors(&base, &later.weights, vec![config], env.clone()).await;
+    assert_eq!(groups, all_served);
+    let resets = env.resets();
+    assert_eq!(resets.len() as u64, GROUPS * u64::from(GROUP_SIZE));
+    for (episode_id, count) in resets {
+        let is_failing = episode_id.ends_with("/1");
+        assert_eq!(count, if is_failing { 5 } else { 1 }, "{episode_id}");
+    }
+}
+
 /// The learner plays a submitted group again before it answers, which takes time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_actor_plays_the_next_group_while_it_submits_one() {
@@ -139,8 +168,8 @@ async fn an_actor_plays_the_next_group_while_it_submits_one() {
     let learner = FakeLearner::new(&base, &later.weights, GROUPS, GROUP_SIZE);
     let learner = learner.answering_after_claims(2);
     let run = actor::run(
-        (FakeEnv::default().client(), Endpoints::default()),
-        learner.client(),
+        FakeEnv::default().transport(),
+        learner.transport(),
         "actor",
         config(1, 1),
         Placement::default(),
@@ -154,10 +183,9 @@ async fn an_actor_plays_the_next_group_while_it_submits_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_the_run_reaches_an_actor_within_a_group() {
     let learner = FakeLearner::new(&model(1), &model(2).weights, GROUPS, GROUP_SIZE);
-    let (env, client) = (FakeEnv::hanging().client(), learner.client());
     let playing = actor::run(
-        (env, Endpoints::default()),
-        client,
+        FakeEnv::hanging().transport(),
+        learner.transport(),
         "a",
         config(2, 1),
         Placement::default(),
@@ -248,10 +276,10 @@ async fn a_short_context_starts_new_segments() {
 async fn a_shutdown_ends_an_actor_and_an_unreachable_learner_is_an_error() {
     let base = model(1);
     let learner = FakeLearner::new(&base, &base.weights, GROUPS, GROUP_SIZE);
-    let env = FakeEnv::default().client();
+    let env = FakeEnv::default().transport();
     let over = actor::run(
-        (env.clone(), Endpoints::default()),
-        learner.client(),
+        env.clone(),
+        learner.transport(),
         "a",
         config(1, 1),
         Placement::default(),
@@ -261,10 +289,9 @@ async fn a_shutdown_ends_an_actor_and_an_unreachable_learner_is_an_error() {
     over.unwrap();
     let mut impatient = config(1, 1);
     impatient.learner_retry.attempts = 0;
-    let unreachable =
-        proto::LearnerClient::new(proto::Transport::dial("http://127.0.0.1:1").unwrap());
+    let unreachable = Transport::dial("http://127.0.0.1:1").unwrap();
     let error = actor::run(
-        (env, Endpoints::default()),
+        env,
         unreachable,
         "a",
         impatient,
@@ -281,8 +308,7 @@ async fn a_shutdown_ends_an_actor_and_an_unreachable_learner_is_an_error() {
 
 #[tokio::test]
 async fn questions_are_listed_over_all_pages() {
-    let listed = actor::list_questions(&FakeEnv::default().client(), "")
-        .await
-        .unwrap();
+    let env = env_client(FakeEnv::default().transport());
+    let listed = actor::list_questions(&env, "").await.unwrap();
     assert_eq!(listed, questions());
 }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proto::v1::{Action, Observation, StepResponse, Trajectory};
 
 fn chat() -> Arc<Chat> {
-    Arc::new(Chat::from_files(&policy::tiny::files()).unwrap())
+    Arc::new(Chat::from_files(&policy::embedded::files()).unwrap())
 }
 
 fn first_observation() -> Observation {

@@ -8,11 +8,10 @@ use reqwest::{Client, StatusCode, header};
 use serde_json::{Value, json};
 use tonic::Status;
 
-/// How long a server may take to be reached, and to answer: a local model may be slow.
+/// How long a server may take to be reached. Who asks for a reply limits the time of the answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Bytes of an answer.
-const MOST_BYTES: u64 = 16 << 20;
+const MOST_BYTES: usize = 16 << 20;
 /// Characters of a server's answer that an error repeats.
 const SHOWN_CHARACTERS: usize = 300;
 
@@ -38,10 +37,7 @@ impl ChatApi {
         // A provider that is there already serves as well.
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let url = format!("{}/chat/completions", base.trim_end_matches('/'));
-        let client = Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(ANSWER_TIMEOUT)
-            .build();
+        let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).build();
         let client = client.map_err(|fault| format!("no HTTP client: {fault}"))?;
         let has_more = |url: &reqwest::Url| {
             !url.username().is_empty() || url.password().is_some() || url.query().is_some()
@@ -86,7 +82,9 @@ impl ChatApi {
     /// # Errors
     /// None does. The error names the address and the remedy.
     pub async fn reach(&self) -> Result<(), String> {
-        match self.client.get(&self.url).send().await {
+        // Long enough for a connection; a server that does not answer this request is reached too.
+        let request = self.client.get(&self.url).timeout(2 * CONNECT_TIMEOUT);
+        match request.send().await {
             Err(fault) if fault.is_connect() => Err(format!(
                 "{}: no server can be reached ({}); start it, or correct the address",
                 self.url,
@@ -105,18 +103,20 @@ impl ChatApi {
         if let Some(key) = &self.key {
             request = request.bearer_auth(key);
         }
-        let response = request.send().await.map_err(|fault| self.away(&fault))?;
+        let away = |fault: reqwest::Error| self.away(&fault);
+        let mut response = request.send().await.map_err(away)?;
         let status = response.status();
-        if response
-            .content_length()
-            .is_some_and(|bytes| bytes > MOST_BYTES)
-        {
-            let text = format!("{}: the answer has more than {MOST_BYTES} bytes", self.url);
-            return Err(Status::invalid_argument(text));
+        // A server need not announce a length, so what arrives is counted.
+        let mut answer = Vec::new();
+        while let Some(part) = response.chunk().await.map_err(away)? {
+            answer.extend_from_slice(&part);
+            if answer.len() > MOST_BYTES {
+                let text = format!("{}: the answer has more than {MOST_BYTES} bytes", self.url);
+                return Err(Status::invalid_argument(text));
+            }
         }
-        let answer = response.bytes().await.map_err(|fault| self.away(&fault))?;
         match status.is_success() {
-            true => Ok(answer.into()),
+            true => Ok(answer),
             false => Err(self.refused(status, &answer)),
         }
     }
@@ -178,7 +178,13 @@ impl ChatModel for ChatApi {
 
 #[cfg(test)]
 mod tests {
-    use actor::proto::{may_pass, status_text};
+    use std::{
+        io::{self, Read as _, Write as _},
+        net::TcpListener,
+        thread,
+    };
+
+    use proto::{may_pass, status_text};
 
     use super::*;
 
@@ -204,5 +210,27 @@ mod tests {
                 "{fault}"
             );
         }
+    }
+
+    /// A chunked answer announces no length.
+    #[tokio::test]
+    async fn an_answer_without_a_length_is_bounded() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || -> io::Result<u64> {
+            let (mut stream, _) = listener.accept()?;
+            stream.read_exact(&mut [0])?;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+            let chunk = format!("100000\r\n{}\r\n", " ".repeat(1 << 20));
+            for _ in 0..17 {
+                stream.write_all(chunk.as_bytes())?;
+            }
+            stream.write_all(b"0\r\n\r\n")?;
+            // Closed with unread input, the connection would lose what the client has not read.
+            io::copy(&mut stream, &mut io::sink())
+        });
+        let api = ChatApi::new(&format!("http://{address}/v1"), "m", None).unwrap();
+        let fault = api.reply(&[], &[]).await.unwrap_err();
+        assert!(fault.message().contains("has more than"), "{fault}");
     }
 }

@@ -7,16 +7,16 @@
 
 use std::sync::Arc;
 
-use actor::{
-    ActorError, Completion, FinishReason, Policy, TurnView,
-    policy::Chat,
-    proto::v1::{Action, Observation, Segment, Trajectory},
-    tool_call,
-};
+use actor::{ActorError, Completion, Policy, TurnView, tool_call};
 use async_trait::async_trait;
 use data::Question;
+use policy::Chat;
+use proto::v1::{Action, Observation, Segment, Trajectory};
 
-use crate::{observation::is_described, solutions::Solutions, tidy_sql::tidy_gold_sql};
+use crate::{
+    observation::is_described, scripted_policy::completion_of, solutions::Solutions,
+    tidy_sql::tidy_gold_sql,
+};
 
 /// The mask of a token that is neither to be learned nor given: a model sampled it.
 pub const NOT_LEARNED: u8 = 2;
@@ -47,14 +47,7 @@ impl<P: Policy> Policy for CorrectedPolicy<P> {
         else {
             return self.model.complete(view).await;
         };
-        let text = tool_call::from_action(&action).to_text();
-        let tokens = self.chat.completion_ids(&text)?;
-        Ok(Completion {
-            logprobs: vec![0.0; tokens.len()],
-            tokens,
-            policy_version: 0,
-            finish_reason: FinishReason::StopToken,
-        })
+        completion_of(&self.chat, &action)
     }
 }
 
@@ -95,7 +88,7 @@ pub fn corrections(mut episode: Trajectory) -> Option<Segment> {
 mod tests {
     use super::*;
     use crate::oracle::tests::{GOLD_SQL, observation, solutions};
-    use actor::proto::v1::Turn;
+    use proto::v1::Turn;
 
     #[test]
     fn visible_failures_are_corrected() {

@@ -4,12 +4,9 @@
 //! The rollout that samples from models produces them, so their tokens are those that a model would
 //! see and sample. Only the tokens of completions have mask 1.
 
-use actor::{
-    EpisodeSettings, EpisodeSpec, Policy,
-    policy::{Coordinates, random::derive_seed},
-    proto::v1::Trajectory,
-    run_episodes,
-};
+use actor::{EpisodeSettings, EpisodeSpec, Policy, run_episodes};
+use policy::{Coordinates, random::derive_seed};
+use proto::v1::Trajectory;
 
 /// Which demonstrations to run.
 #[derive(Clone, Debug)]

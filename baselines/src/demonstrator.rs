@@ -7,12 +7,10 @@
 
 use std::sync::Arc;
 
-use actor::{
-    policy::Coordinates,
-    proto::v1::{Action, Observation},
-    tool_call::action,
-};
+use actor::tool_call::action;
 use data::{Question, answer_text};
+use policy::Coordinates;
+use proto::v1::{Action, Observation};
 
 use crate::{
     draws::Draws,
@@ -82,9 +80,7 @@ impl Demonstrator {
     pub fn new(solutions: Arc<Solutions>, mix: DemonstratorMix) -> Self {
         Self { solutions, mix }
     }
-}
 
-impl Demonstrator {
     /// Returns the table that this episode describes first although the question does not need it.
     fn detour<'a>(
         &self,

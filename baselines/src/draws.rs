@@ -1,6 +1,6 @@
 //! Numbered random draws that are a function of the coordinates.
 
-use actor::policy::Coordinates;
+use policy::Coordinates;
 
 /// The random draws of one turn, or of a whole episode.
 #[derive(Clone, Copy)]

@@ -1,10 +1,8 @@
 //! Hasty episodes: they answer without a query.
 
-use actor::{
-    proto::v1::{Action, Observation},
-    tool_call::action,
-};
+use actor::tool_call::action;
 use data::{Question, answer_text};
+use proto::v1::{Action, Observation};
 
 use crate::{
     draws::Draws,

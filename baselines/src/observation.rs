@@ -1,6 +1,6 @@
 //! Parses observations: table names, columns and rows, and the answer that a result gives.
 
-use actor::proto::v1::Observation;
+use proto::v1::Observation;
 
 /// Returns the table names that an observation lists.
 pub(crate) fn table_names(observation: &Observation) -> Vec<&str> {
@@ -10,28 +10,18 @@ pub(crate) fn table_names(observation: &Observation) -> Vec<&str> {
 
 /// Returns whether an observation shows the columns of a table.
 pub(crate) fn is_described(observation: &Observation, table: &str) -> bool {
-    let mut lines = observation.schema_info.lines();
-    lines.any(|line| {
-        let name = line
-            .strip_prefix("Table '")
-            .and_then(|it| it.split('\'').next());
-        name.is_some_and(|name| name.eq_ignore_ascii_case(table))
-    })
+    let mut tables = described_tables(observation).into_iter();
+    tables.any(|described| described.name.eq_ignore_ascii_case(table))
 }
 
 /// Returns the described table that has a column of this name.
-pub(crate) fn table_with_column<'a>(observation: &'a Observation, column: &str) -> Option<&'a str> {
-    let mut table = None;
-    for line in observation.schema_info.lines() {
-        if let Some(rest) = line.strip_prefix("Table '") {
-            table = rest.split('\'').next();
-        } else if let Some((name, _)) = line.strip_prefix("- ").and_then(|it| it.rsplit_once(": "))
-            && name.eq_ignore_ascii_case(column)
-        {
-            return table;
-        }
-    }
-    None
+pub(crate) fn table_with_column(observation: &Observation, column: &str) -> Option<String> {
+    let has_column = |table: &DescribedTable| {
+        let mut columns = table.columns.iter();
+        columns.any(|name| name.eq_ignore_ascii_case(column))
+    };
+    let mut tables = described_tables(observation).into_iter();
+    tables.find(has_column).map(|table| table.name)
 }
 
 /// A table whose columns an observation shows.
@@ -120,13 +110,22 @@ mod tests {
     #[test]
     fn the_schema_is_parsed() {
         let observation = Observation {
-            schema_info: "Available tables:\n- book\n- two words\nTable 'book' columns:\n\
-                          - title: TEXT\n- a: b: INTEGER"
+            schema_info: "Available tables:\n- book\n- two words\n- it's\nTable 'book' columns:\n\
+                          - title: TEXT\n- a: b: INTEGER\nTable 'it's' columns:\n- id: INTEGER"
                 .to_owned(),
             ..Observation::default()
         };
-        assert_eq!(table_names(&observation), ["book", "two words"]);
-        assert_eq!(described_columns(&observation), [["title", "a: b"]]);
+        assert_eq!(table_names(&observation), ["book", "two words", "it's"]);
+        assert_eq!(
+            described_columns(&observation),
+            [vec!["title", "a: b"], vec!["id"]]
+        );
+        for (table, expected) in [("Book", true), ("it's", true), ("it", false)] {
+            assert_eq!(is_described(&observation, table), expected, "{table}");
+        }
+        for (column, table) in [("A: B", Some("book")), ("id", Some("it's")), ("x", None)] {
+            assert_eq!(table_with_column(&observation, column).as_deref(), table);
+        }
         assert_eq!(table_names(&Observation::default()), Vec::<&str>::new());
     }
 }

@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use actor::{
-    policy::Coordinates,
-    proto::v1::{Action, Observation},
-    tool_call::action,
-};
-
+use actor::tool_call::action;
 use data::{Question, answer_text};
+use policy::Coordinates;
+use proto::v1::{Action, Observation};
 
 use crate::{scripted_policy::ActionPolicy, solutions::Solutions, tidy_sql::tidy_gold_sql};
 

@@ -1,10 +1,9 @@
 //! The random policy, and how a policy guesses an answer.
 
-use actor::{
-    policy::Coordinates,
-    proto::v1::{Action, Observation},
-    tool_call::action,
-};
+use actor::tool_call::action;
+use data::sql_text::quoted;
+use policy::Coordinates;
+use proto::v1::{Action, Observation};
 
 use crate::{
     draws::Draws,
@@ -32,12 +31,12 @@ impl ActionPolicy for RandomPolicy {
             return action("ANSWER", guess(draws, observation));
         }
         let table = *draws.pick(0, &tables);
-        let quoted = format!("\"{}\"", table.replace('"', "\"\""));
+        let name = quoted(table);
         match draws.below(1, 5) {
             0 => action("DESCRIBE", table),
             1 => action("SAMPLE", table),
-            2 => action("QUERY", format!("SELECT COUNT(*) FROM {quoted}")),
-            3 => action("QUERY", format!("SELECT * FROM {quoted} LIMIT 5")),
+            2 => action("QUERY", format!("SELECT COUNT(*) FROM {name}")),
+            3 => action("QUERY", format!("SELECT * FROM {name} LIMIT 5")),
             _ => action("ANSWER", guess(draws, observation)),
         }
     }

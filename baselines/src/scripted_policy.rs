@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use actor::{
-    ActorError, Completion, FinishReason, Policy, TurnView,
-    policy::{Chat, Coordinates},
-    proto::v1::{Action, Observation},
-    tool_call,
-};
+use actor::{ActorError, Completion, FinishReason, Policy, TurnView, tool_call};
 use async_trait::async_trait;
+use policy::{Chat, Coordinates};
+use proto::v1::{Action, Observation};
 
 /// Chooses actions: a pure function of the question, the newest observation and the coordinates.
 pub trait ActionPolicy: Send + Sync {
@@ -37,14 +34,17 @@ impl<P: ActionPolicy> Policy for ScriptedPolicy<P> {
         let action = self
             .actions
             .act(view.question_id, view.observation, view.request.coordinates);
-        let tokens = self
-            .chat
-            .completion_ids(&tool_call::from_action(&action).to_text())?;
-        Ok(Completion {
-            logprobs: vec![0.0; tokens.len()],
-            tokens,
-            policy_version: 0,
-            finish_reason: FinishReason::StopToken,
-        })
+        completion_of(&self.chat, &action)
     }
+}
+
+/// Returns an action as the completion that a model would sample, of policy version 0.
+pub(crate) fn completion_of(chat: &Chat, action: &Action) -> Result<Completion, ActorError> {
+    let tokens = chat.completion_ids(&tool_call::from_action(action).to_text())?;
+    Ok(Completion {
+        logprobs: vec![0.0; tokens.len()],
+        tokens,
+        policy_version: 0,
+        finish_reason: FinishReason::StopToken,
+    })
 }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use data::{
-    needs_quotes,
+    sql_name::needs_quotes,
     sql_text::{SqlToken, sql_tokens},
 };
 

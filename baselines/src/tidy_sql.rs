@@ -14,11 +14,11 @@ mod plain;
 mod quotes;
 mod words;
 
-use actor::proto::v1::Observation;
-use data::Question;
+use data::{Question, sql_name::as_needed};
+use proto::v1::Observation;
 
 use crate::observation::{DescribedTable, described_tables, is_described};
-use words::{Kind, Word, as_sql, unquoted};
+use words::{Kind, Word, unquoted};
 
 /// Comparisons have blanks around them.
 const COMPARISONS: [&str; 8] = ["=", "<", ">", "<=", ">=", "<>", "!=", "=="];
@@ -61,12 +61,12 @@ fn spell_columns(words: &mut [Word], tables: &[DescribedTable]) {
             && words[at - 2].kind == Kind::Table
             && let Some(table) = tables
                 .iter()
-                .find(|it| as_sql(&it.name) == words[at - 2].text)
+                .find(|it| as_needed(&it.name) == words[at - 2].text)
         {
             let name = unquoted(&words[at].text);
             let mut columns = table.columns.iter();
             if let Some(column) = columns.find(|column| column.eq_ignore_ascii_case(&name)) {
-                words[at].text = as_sql(column);
+                words[at].text = as_needed(column);
             }
         }
     }

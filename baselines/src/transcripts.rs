@@ -4,11 +4,9 @@
 //! an episode with the same messages: the prompt and each answer of a tool are encoded on their
 //! own, as in a rollout, and the messages of the assistant are what is learned.
 
-use actor::{
-    policy::{Chat, ChatRole, Message, ToolCall},
-    proto::v1::Segment,
-    tool_schemas,
-};
+use actor::tool_schemas;
+use policy::{Chat, ChatRole, Message, ToolCall};
+use proto::v1::Segment;
 use serde_json::Value;
 
 /// Returns a conversation as an episode to imitate; none if it says that its answer is not
@@ -140,17 +138,14 @@ fn call_of(call: &Value) -> Result<ToolCall, String> {
 
 #[cfg(test)]
 mod tests {
-    use actor::{
-        policy,
-        prompt::{opening, tool_message},
-        proto::v1::Observation,
-    };
+    use actor::prompt::{opening, tool_message};
+    use proto::v1::Observation;
     use serde_json::json;
 
     use super::*;
 
     fn chat() -> Chat {
-        policy::tiny::base().unwrap().chat
+        policy::embedded::base().unwrap().chat
     }
 
     fn observation() -> Observation {

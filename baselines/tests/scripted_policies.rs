@@ -4,9 +4,10 @@
 #[path = "../../actor/tests/support/env.rs"]
 mod env;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use actor::{Policy, evaluate};
+use actor::{ChatModel, Policy, Retry, evaluate, evaluate_chat};
+use async_trait::async_trait;
 use baselines::{
     Demonstrations, Demonstrator, DemonstratorMix, OraclePolicy, RandomPolicy, ScriptedPolicy,
     Solutions, demonstrate,
@@ -14,9 +15,11 @@ use baselines::{
 use data::{AnswerType, Question};
 use env::{FakeEnv, STEP_BUDGET, episode_settings, limits, questions};
 use policy::Model;
+use serde_json::{Value, json};
+use tonic::Status;
 
 fn model() -> Model {
-    policy::tiny::model(1).unwrap()
+    policy::embedded::model(1).unwrap()
 }
 
 fn solutions() -> Arc<Solutions> {
@@ -110,6 +113,30 @@ async fn a_prompt_beyond_the_context_is_a_failure_with_its_remedy() {
     let (metrics, episodes) = evaluate(&[&oracle], &settings, &questions(), 1, 2, |_| ()).await;
     assert_eq!(metrics.failed, 2);
     assert!(episodes[0].failure.contains("max_context_tokens is 10"));
+}
+
+/// Answers at its first turn, and takes longer than a call of an env-node may take.
+struct SlowModel;
+
+#[async_trait]
+impl ChatModel for SlowModel {
+    async fn reply(&self, _: &[Value], _: &[Value]) -> Result<Value, Status> {
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        let function = json!({"name": "answer", "arguments": "{\"value\": \"9\"}"});
+        Ok(json!({"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}))
+    }
+}
+
+#[tokio::test]
+async fn a_served_model_has_more_time_than_an_env_node() {
+    let mut settings = episode_settings(&model(), FakeEnv::default(), limits(256, 4_096));
+    settings.retry = Retry {
+        call_timeout_seconds: 1,
+        attempts: 0,
+    };
+    let asked = &questions()[1..];
+    let (metrics, episodes) = evaluate_chat(&SlowModel, &settings, asked, 1, 1, |_| ()).await;
+    assert_eq!(metrics.success.correct, 1, "{}", episodes[0].failure);
 }
 
 /// The tokens with mask 1 are the completions, as a model would sample them. The others are the

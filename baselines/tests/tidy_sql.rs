@@ -11,9 +11,10 @@ use std::{
     sync::Arc,
 };
 
-use actor::{policy::Coordinates, proto::v1::Observation};
 use baselines::{ActionPolicy as _, OraclePolicy, Solutions};
 use data::{DEFAULT_SEED, Dataset, ProceduralData, Question, WordShare, build, build_procedural};
+use policy::Coordinates;
+use proto::v1::Observation;
 use rusqlite::{Connection, types::Value};
 
 /// Returns what the oracle sees when it has described the tables of a question.
@@ -67,7 +68,7 @@ fn for_each_query(dataset: &Dataset, mut check: impl FnMut(&Connection, &str, &s
 fn generated_sql_is_tidy_already() {
     let dir = tempfile::tempdir().unwrap();
     let project = dir.path().join("project");
-    build(&project, DEFAULT_SEED, &mut |_| {}).unwrap();
+    build(&project, DEFAULT_SEED, &mut |_, _| {}).unwrap();
     let wanted = |messy_percent| ProceduralData {
         seed: 3,
         first: 0,
@@ -79,8 +80,8 @@ fn generated_sql_is_tidy_already() {
         is_simple: false,
     };
     let (tidy, messy) = (dir.path().join("tidy"), dir.path().join("messy"));
-    build_procedural(&tidy, &wanted(0), &mut |_| {}).unwrap();
-    build_procedural(&messy, &wanted(100), &mut |_| {}).unwrap();
+    build_procedural(&tidy, &wanted(0), &mut |_, _| {}).unwrap();
+    build_procedural(&messy, &wanted(100), &mut |_, _| {}).unwrap();
     for folder in [&project, &tidy, &messy] {
         let dataset = Dataset::open(folder, None).unwrap();
         assert!(dataset.questions.len() > 200);

@@ -32,7 +32,7 @@ pub struct BenchEnvArgs {
     pub pid: Option<u32>,
     /// Protocols to measure.
     #[arg(
-        long, alias = "faces", value_enum, value_delimiter = ',',
+        long, value_enum, value_delimiter = ',',
         default_values_t = [EnvProtocol::Grpc, EnvProtocol::WebSocket]
     )]
     pub protocols: Vec<EnvProtocol>,

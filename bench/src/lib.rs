@@ -1,6 +1,6 @@
 //! Benchmarks of the environment, the policy and a whole cluster, and the checks of a GPU.
 //!
-//! The numbers depend on the machine; no other crate uses them.
+//! The numbers depend on the machine. `sqlenv doctor` shows the [`diagnosis`] of it.
 
 mod args;
 pub mod cluster;

@@ -2,21 +2,25 @@
 
 use std::{
     io::{BufRead as _, BufReader, Lines},
-    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    process::{Child, ChildStderr, Command, Stdio},
+    thread::{self, JoinHandle},
 };
 
 use anyhow::{Context as _, Result, bail};
 
 /// A role of this program in a child process, which is killed when this value is dropped.
 pub(crate) struct RoleProcess {
+    role: String,
     child: Child,
+    /// Reads the output, since a full pipe would block the process. Returns the last line.
+    output: Option<JoinHandle<String>>,
 }
 
 impl RoleProcess {
     /// Starts `sqlenv` with these arguments.
     pub(crate) fn start(arguments: &[String]) -> Result<Self> {
-        let (process, lines) = Self::spawn(arguments)?;
-        drain(lines);
+        let (mut process, lines) = Self::spawn(arguments)?;
+        process.drain(lines);
         Ok(process)
     }
 
@@ -28,13 +32,12 @@ impl RoleProcess {
             last = line?;
             if let Some((_, address)) = last.split_once("serves on ") {
                 let address = address.trim().to_owned();
-                drain(lines);
+                process.drain(lines);
                 return Ok((process, address));
             }
         }
         let _ = process.child.wait();
-        let role = arguments.first().map_or("", String::as_str);
-        bail!("the {role} ended before it served: {last}");
+        bail!("the {} ended before it served: {last}", process.role);
     }
 
     fn spawn(arguments: &[String]) -> Result<(Self, Lines<BufReader<ChildStderr>>)> {
@@ -47,22 +50,32 @@ impl RoleProcess {
             .spawn()
             .with_context(|| format!("cannot start sqlenv {}", arguments.join(" ")))?;
         let stderr = child.stderr.take().context("the process has no stderr")?;
-        Ok((Self { child }, BufReader::new(stderr).lines()))
+        let process = Self {
+            role: arguments.first().cloned().unwrap_or_default(),
+            child,
+            output: None,
+        };
+        Ok((process, BufReader::new(stderr).lines()))
+    }
+
+    fn drain(&mut self, lines: Lines<BufReader<ChildStderr>>) {
+        let last = || lines.map_while(Result::ok).last().unwrap_or_default();
+        self.output = Some(thread::spawn(last));
     }
 
     pub(crate) fn process_id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns how the process ended; none while it runs.
-    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        Ok(self.child.try_wait()?)
+    /// Fails if the process has ended, with the last line that it printed.
+    pub(crate) fn check_runs(&mut self) -> Result<()> {
+        let Some(status) = self.child.try_wait()? else {
+            return Ok(());
+        };
+        let output = self.output.take().map(JoinHandle::join);
+        let last = output.and_then(Result::ok).unwrap_or_default();
+        bail!("the {} ended ({status}): {last}", self.role)
     }
-}
-
-/// Reads and drops the output, since a full pipe would block the process.
-fn drain(lines: Lines<BufReader<ChildStderr>>) {
-    std::thread::spawn(move || lines.for_each(drop));
 }
 
 impl Drop for RoleProcess {

@@ -11,6 +11,7 @@ mod runs;
 mod settings;
 mod training;
 
+use bench::gpu_check::GpuCheckArgs;
 use clap::{Parser, Subcommand};
 
 pub(crate) use self::{
@@ -24,10 +25,7 @@ pub(crate) use self::{
     settings::{ConfigArgs, Preset},
     training::{PretrainArgs, SftArgs, TrainArgs},
 };
-pub(crate) use crate::{
-    bench_command::{BenchCommand, GpuCheckCommand},
-    compare::CompareArgs,
-};
+pub(crate) use crate::{bench_command::BenchCommand, compare::CompareArgs};
 
 /// Where the project's own data is built when no `--data` is given.
 pub(crate) const OWN_DATA_DIR: &str = "data/build";
@@ -104,14 +102,14 @@ pub(crate) enum Command {
     Bench(BenchCommand),
     /// Check a GPU and measure it: parity with the CPU, speed, start-up. Writes gpu-check.json and
     /// gpu-check.md.
-    GpuCheck(GpuCheckCommand),
+    GpuCheck(GpuCheckArgs),
     /// Ask the admin port of a role whether the role is ready: the exit code is 0 if it is.
     Health(HealthArgs),
     /// Describe all settings as Markdown: name, type, default and meaning.
     Settings,
     /// Watch a run in the terminal: curves, actors, env-nodes, the newest episode, warnings.
     Watch(WatchArgs),
-    /// Say what is wrong with a run and what to change; without a run, report what this machine
-    /// offers and what this binary can use.
+    /// Report what is wrong with a run and what to change; without a run, what this machine offers
+    /// and what this binary can use.
     Doctor(DoctorArgs),
 }

@@ -11,8 +11,8 @@ use bench::{
 use clap::{Parser, Subcommand, ValueEnum as _};
 
 use crate::{
-    args::{ConfigArgs, Preset},
-    config::RunConfig,
+    args::ConfigArgs,
+    config::{self, RunConfig},
     progress::Progress,
     setup, stdout,
 };
@@ -46,27 +46,18 @@ pub(crate) struct BenchClusterCommand {
     pub(crate) bench: BenchClusterArgs,
 }
 
-#[derive(Clone, Debug, Parser)]
-pub(crate) struct GpuCheckCommand {
-    #[command(flatten)]
-    pub(crate) checks: GpuCheckArgs,
-    /// Preset of the training run; `tiny` is what `sqlenv train` uses.
-    #[arg(long, value_enum, default_value = "smoke")]
-    pub(crate) preset: Preset,
-}
-
 /// Runs a benchmark and prints its table.
 pub(crate) async fn bench(command: &BenchCommand, progress: &Progress) -> Result<()> {
     let mut out = stdout::lock();
     match command {
         BenchCommand::Env(BenchEnvCommand { config, bench }) => {
-            let settings = RunConfig::resolve(config)?;
+            let settings: RunConfig = config::resolve(config)?;
             let dataset = setup::open_dataset(&settings.data, progress)?;
             bench::env::bench_env(bench, &dataset, &role_arguments(config), &mut out).await
         }
         BenchCommand::Policy(args) => bench::policy::bench_policy(args, &mut out).await,
         BenchCommand::Cluster(BenchClusterCommand { config, bench }) => {
-            let run = RunConfig::resolve(config)?;
+            let run: RunConfig = config::resolve(config)?;
             // The env-nodes would each build missing data.
             setup::open_dataset(&run.data, progress)?;
             let settings = ClusterSettings {
@@ -79,10 +70,8 @@ pub(crate) async fn bench(command: &BenchCommand, progress: &Progress) -> Result
 }
 
 /// Checks a device.
-pub(crate) async fn gpu_check(command: &GpuCheckCommand) -> Result<ExitCode> {
-    let preset = command.preset.to_possible_value();
-    let preset = preset.as_ref().map_or("", |preset| preset.get_name());
-    bench::gpu_check::gpu_check(&command.checks, preset, &mut stdout::lock()).await
+pub(crate) async fn gpu_check(args: &GpuCheckArgs) -> Result<ExitCode> {
+    bench::gpu_check::gpu_check(args, &mut stdout::lock()).await
 }
 
 /// Returns the arguments that give a process the same settings and data.

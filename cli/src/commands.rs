@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 use crate::{
     args::{Args, Command, TrainArgs},
     bench_command, compare, config, data_command, doctor, eval_command, health, import_gguf,
-    learner_role, logging, play_command, pretrain,
+    learner_role, logging, play, pretrain,
     progress::Progress,
     roles, run_place, sft_command,
     shutdown::{self, Interrupted},
@@ -34,8 +34,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 /// Runs a command to its end. What it started ends with the process.
 ///
 /// The runtime is not dropped, which would wait for calls that block, such as SQL statements. It is
-/// not shut down either: a thread that still uses it would panic, and say so before the error of
-/// the command is reported.
+/// not shut down either: a thread that still uses it would panic, and print its panic before the
+/// error of the command is reported.
 fn run_to_end<T>(command: impl Future<Output = T>) -> Result<T> {
     let runtime = Runtime::new().context("cannot start the async runtime")?;
     let runtime = ManuallyDrop::new(runtime);
@@ -51,7 +51,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
         Command::Pretrain(args) => pretrain::pretrain(&args, progress, shutdown).await?,
         Command::Eval(args) => eval_command::eval(&args, progress).await?,
         Command::Compare(args) => compare::compare(&args, progress).await?,
-        Command::Play(args) => play_command::play(&args, progress).await?,
+        Command::Play(args) => play::play(&args, progress).await?,
         Command::Report(args) => {
             stdout::print(format_args!(
                 "{}\n",
@@ -67,7 +67,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
         Command::Learner(args) => learner_role::learner(&args, progress, shutdown).await?,
         Command::Rank(args) => roles::rank(&args, progress, shutdown).await?,
         Command::Bench(command) => bench_command::bench(&command, progress).await?,
-        Command::GpuCheck(command) => return bench_command::gpu_check(&command).await,
+        Command::GpuCheck(args) => return bench_command::gpu_check(&args).await,
         Command::Health(args) => health::health(&args).await?,
         Command::Settings => stdout::print(config::reference::markdown())?,
         Command::Watch(args) => watch::watch(&args, shutdown).await?,

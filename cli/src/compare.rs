@@ -14,15 +14,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use policy::random::derive_seed;
 use proto::v1::Question;
-use report::{ComparedEvaluation, PolicyComparison};
+use report::{ComparisonRow, DecodingMode, PolicyComparison};
+use tokio_util::sync::CancellationToken;
 
 use self::{
-    compared_policy::{ComparedPolicy, Decoding, DecodingPolicy, OpenPolicy},
+    compared_policy::{ComparedPolicy, Kind, OpenPolicy},
     shared_settings::SharedSettings,
 };
 use crate::{
     args::{ConfigArgs, EnvCredentials},
-    evaluation::{EvaluationQuestions, success_text, table_questions},
+    config::RunConfig,
+    evaluation::{EvaluationQuestions, Evaluator, success_text, table_questions},
     out_file,
     progress::Progress,
     setup::Setup,
@@ -45,7 +47,6 @@ pub(crate) struct CompareArgs {
     /// Splits, separated by commas.
     #[arg(
         long = "split",
-        alias = "splits",
         value_name = "NAMES",
         value_delimiter = ',',
         default_value = "eval"
@@ -84,20 +85,21 @@ pub(crate) struct CompareArgs {
 /// Compares and prints the table.
 pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<()> {
     check(args)?;
-    let shared = settings(args)?;
+    let kinds = Kind::parse_all(args)?;
+    let shared = settings(args, &kinds)?;
     let config = &shared.config;
     let outputs = args.json.iter().chain(&args.html);
     outputs
         .into_iter()
         .try_for_each(|path| out_file::check(path))?;
     // All are tried first: what is misspelt or broken is found before hours of work.
-    let policies = ComparedPolicy::parse_all(args, &shared)?;
+    let policies = compared(args, kinds, &shared)?;
     for policy in &policies {
         let tried = policy.try_out().await;
-        tried.with_context(|| format!("{} cannot be compared", policy.name()))?;
+        tried.with_context(|| format!("{} cannot be compared", policy.name))?;
     }
-    if let Some(run) = &shared.run {
-        progress.say(&format!("settings: those of {run}"));
+    if let Some(run) = shared.run() {
+        progress.print(&format!("settings: those of {run}"));
     }
     let mut setup = Setup::open(config, progress)?;
     if let Some(address) = &args.env {
@@ -120,6 +122,7 @@ pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<(
         args,
         setup: &setup,
         progress,
+        shutdown: CancellationToken::new(),
     };
     for policy in &policies {
         let played = round.play(policy, &chosen, &mut comparison).await;
@@ -127,13 +130,13 @@ pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<(
         write(args, &comparison)?;
         if let Err(fault) = played {
             stdout::print(comparison.text())?;
-            return Err(fault).with_context(|| format!("{} is not compared", policy.name()));
+            return Err(fault).with_context(|| format!("{} is not compared", policy.name));
         }
     }
     stdout::print(comparison.text())
 }
 
-/// Checks what the command line says.
+/// Checks the arguments.
 fn check(args: &CompareArgs) -> Result<()> {
     ensure!(
         args.config.model.is_none(),
@@ -160,17 +163,37 @@ fn check(args: &CompareArgs) -> Result<()> {
     refuse_repetition("--shots", &args.shots)
 }
 
-fn settings(args: &CompareArgs) -> Result<SharedSettings> {
-    let mut shared = SharedSettings::read(args)?;
+fn settings(args: &CompareArgs, kinds: &[Kind]) -> Result<SharedSettings> {
+    let mut shared = SharedSettings::read(args, kinds)?;
     if let Some(temperature) = args.temperature {
         ensure!(
             temperature > 0.0 && temperature.is_finite(),
             "--temperature is {temperature}; greedy decoding is always in the table, and samples \
              need a temperature above 0"
         );
-        shared.config.learner.rollout.sampling.temperature = temperature;
+        let sampling = &mut shared.config.learner.rollout.sampling;
+        sampling.temperature = temperature;
+        sampling
+            .validate()
+            .context("--temperature cannot be used")?;
     }
     Ok(shared)
+}
+
+/// Returns the policies with their settings.
+fn compared<'a>(
+    args: &'a CompareArgs,
+    kinds: Vec<Kind>,
+    shared: &SharedSettings,
+) -> Result<Vec<ComparedPolicy<'a>>> {
+    let with_settings = |(name, kind): (&'a String, Kind)| {
+        Ok(ComparedPolicy {
+            name,
+            config: shared.of_policy(args, name, &kind)?,
+            kind,
+        })
+    };
+    args.policies.iter().zip(kinds).map(with_settings).collect()
 }
 
 /// A policy that plays twice would make two equal rows.
@@ -189,7 +212,7 @@ fn chosen_questions(
     shared: &SharedSettings,
     setup: &Setup,
 ) -> Result<Vec<(String, Vec<Question>)>> {
-    let of_report = (args.questions.is_none() && shared.run.is_some())
+    let of_report = (args.questions.is_none() && shared.run().is_some())
         .then(|| EvaluationQuestions::draw(&shared.config.evaluation, &setup.questions()));
     let of_split = |split: &String| {
         let reported = of_report.as_ref().map(|it| it.of_split(split));
@@ -207,81 +230,96 @@ struct Round<'a> {
     args: &'a CompareArgs,
     setup: &'a Setup,
     progress: &'a Progress,
+    /// A signal ends the process at once, so nothing cancels it.
+    shutdown: CancellationToken,
 }
 
 impl Round<'_> {
+    fn evaluator<'b>(&'b self, config: &'b RunConfig) -> Evaluator<'b> {
+        Evaluator {
+            config,
+            setup: self.setup,
+            progress: self.progress,
+            shutdown: &self.shutdown,
+        }
+    }
+
     /// Adds the rows of a policy: one for each number of examples and split.
     async fn play(
         &self,
-        policy: &ComparedPolicy,
+        policy: &ComparedPolicy<'_>,
         chosen: &[(String, Vec<Question>)],
         comparison: &mut PolicyComparison,
     ) -> Result<()> {
-        let open = policy.open(self)?;
+        let mut open = policy.open(self)?;
         for shots in policy.shots(&self.args.shots) {
+            open.config.learner.rollout.shots = shots;
             for (split, questions) in chosen {
-                let row = self.row((policy, &open), shots, split, questions).await?;
-                comparison.push(row);
+                let (row, samples) = self.row(&open, split, questions).await?;
+                comparison.push(row, &samples);
             }
         }
         Ok(())
     }
 
     /// Plays the questions of a split with greedy decoding, and as often as there are samples.
+    /// Returns for each sample which questions were answered.
     async fn row(
         &self,
-        (policy, open): (&ComparedPolicy, &OpenPolicy),
-        shots: u32,
+        open: &OpenPolicy<'_>,
         split: &str,
         questions: &[Question],
-    ) -> Result<ComparedEvaluation> {
-        let title = format!("{} on {split}, {shots} shots", policy.name());
-        let seed = derive_seed(policy.config().seed, "evaluation");
-        let greedy = (shots, Decoding::Greedy);
-        let (metrics, episodes) = self
-            .evaluate(&title, (policy, open), greedy, questions, seed)
-            .await?;
+    ) -> Result<(ComparisonRow, Vec<Vec<bool>>)> {
+        let (policy, shots) = (open.policy, open.config.learner.rollout.shots);
+        let title = format!("{} on {split}, {shots} shots", policy.name);
+        let seed = derive_seed(open.config.seed, "evaluation");
+        let played = self.evaluate(&title, open, DecodingMode::Greedy, questions, seed);
+        let (metrics, episodes) = played.await?;
         let mut samples = Vec::new();
         for number in 1..=policy.samples(self.args.samples) {
             let title = format!("{title}, sample {number}");
-            let seed = derive_seed(policy.config().seed, &format!("sample {number}"));
-            let sampled = (shots, Decoding::Sampled);
-            let played = self.evaluate(&title, (policy, open), sampled, questions, seed);
+            let seed = derive_seed(open.config.seed, &format!("sample {number}"));
+            let played = self.evaluate(&title, open, DecodingMode::Sampled, questions, seed);
             samples.push(correct(&played.await?.1));
         }
-        Ok(ComparedEvaluation {
-            policy: policy.name().to_owned(),
+        let row = ComparisonRow {
+            policy: policy.name.to_owned(),
             shots,
             split: split.to_owned(),
             limits: open.limits(),
+            greedy: metrics,
             correct: correct(&episodes),
-            metrics,
-            samples,
-        })
+            against_first: None,
+            sampled: None,
+        };
+        Ok((row, samples))
     }
 
     /// Plays each question once.
     async fn evaluate(
         &self,
         title: &str,
-        (policy, open): (&ComparedPolicy, &OpenPolicy),
-        (shots, decoding): (u32, Decoding),
+        open: &OpenPolicy<'_>,
+        mode: DecodingMode,
         questions: &[Question],
         seed: u64,
     ) -> Result<(EvaluationMetrics, Vec<EpisodeRecord>)> {
         let stage = self
             .progress
             .stage(title, questions.len() as u64, "episodes");
-        let settings = open.episode_settings(self.setup, policy.config(), shots);
-        let concurrency = policy.config().evaluation.concurrency;
+        let evaluator = self.evaluator(&open.config);
+        let settings = evaluator.episode_settings(&open.chat);
+        let concurrency = open.config.evaluation.concurrency;
         let on_done = |done: usize| stage.set(done as u64);
-        let (metrics, episodes) = match open.with_decoding(shots, decoding)? {
-            DecodingPolicy::Policies(policies) => {
+        let (metrics, episodes) = match open.chat_api(mode) {
+            Some(api) => {
+                actor::evaluate_chat(&api, &settings, questions, seed, concurrency, on_done).await
+            }
+            None => {
+                let name = open.policy.kind.reported();
+                let policies = evaluator.policies(name, &open.engines, &open.chat, mode)?;
                 let policies: Vec<&dyn Policy> = policies.iter().map(|it| &**it).collect();
                 actor::evaluate(&policies, &settings, questions, seed, concurrency, on_done).await
-            }
-            DecodingPolicy::Chat(model) => {
-                actor::evaluate_chat(&model, &settings, questions, seed, concurrency, on_done).await
             }
         };
         stage.finish(&success_text(&metrics));
@@ -289,7 +327,7 @@ impl Round<'_> {
         if let Some(first) = failed.filter(|_| metrics.failed == questions.len() as u64) {
             bail!(
                 "every episode of {} failed: {}",
-                policy.name(),
+                open.policy.name,
                 first.failure
             );
         }
@@ -302,15 +340,11 @@ fn correct(episodes: &[EpisodeRecord]) -> Vec<bool> {
 }
 
 fn write(args: &CompareArgs, comparison: &PolicyComparison) -> Result<()> {
-    let files = [
-        (&args.json, serde_json::to_string_pretty(comparison)? + "\n"),
-        (&args.html, comparison.page() + "\n"),
-    ];
-    for (path, text) in files {
-        if let Some(path) = path {
-            std::fs::write(path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-        }
+    if let Some(path) = &args.json {
+        out_file::write_json(path, comparison)?;
+    }
+    if let Some(path) = &args.html {
+        out_file::write(path, comparison.page() + "\n")?;
     }
     Ok(())
 }

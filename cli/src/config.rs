@@ -1,10 +1,11 @@
 //! Settings: each crate's own structs, composed into one type per role, read from one TOML file.
 //!
 //! Order of precedence, lowest first: the defaults in code, a preset, the variable SQLENV_DATA, the
-//! file, `--set`, the named flags. Nothing else in the program reads files, flags or the
-//! environment for settings. A role
-//! reads and validates its own sections only; sections of other roles may be in the file. A run's
-//! folder holds the resolved settings.
+//! file, OpenEnv's variables (for an env-node: [`crate::openenv_variables`]), `--set`, the named
+//! flags. Other variables of the environment are defaults of flags: [`crate::args`] names them.
+//!
+//! A role reads and validates its own sections only; sections of other roles may be in the file. A
+//! run's folder holds the resolved settings.
 //!
 //! Seed, threads, device and dtype belong to a process, so they stand at the top of the file and
 //! the crates take them as arguments.
@@ -115,12 +116,6 @@ pub(crate) trait RoleSettings: Serialize + DeserializeOwned {
     fn validate(&self) -> Result<()> {
         Ok(())
     }
-
-    /// Refuses settings that have no effect. Only for new runs: the settings in the folder of an
-    /// earlier run may hold such.
-    fn refuse_unused(&self) -> Result<()> {
-        Ok(())
-    }
 }
 
 /// Why settings cannot be used. The command then exits with 2, as for a wrong flag, so that nothing
@@ -134,11 +129,7 @@ pub(crate) struct WrongSettings(#[from] anyhow::Error);
 /// # Errors
 /// [`WrongSettings`].
 pub(crate) fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
-    let resolved = || {
-        let settings: T = checked(layers::merged(args)?)?;
-        settings.refuse_unused()?;
-        Ok(settings)
-    };
+    let resolved = || checked(layers::merged(args)?);
     Ok(resolved().map_err(WrongSettings)?)
 }
 
@@ -170,10 +161,6 @@ impl RoleSettings for RunConfig {
         self.pretrain.validate()?;
         validate_learner(&self.learner)?;
         Ok(self.actor.validate()?)
-    }
-
-    fn refuse_unused(&self) -> Result<()> {
-        self.learner.refuse_unused().context("in [learner]")
     }
 }
 
@@ -243,11 +230,6 @@ fn validate_learner(learner: &LearnerConfig) -> Result<()> {
 }
 
 impl RunConfig {
-    /// Resolves the settings of a whole run.
-    pub(crate) fn resolve(args: &ConfigArgs) -> Result<Self> {
-        resolve(args)
-    }
-
     /// Resolves the settings on top of those of a run.
     ///
     /// # Errors
@@ -259,13 +241,8 @@ impl RunConfig {
 
     /// Reads the resolved settings of a run.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let table = layers::of_run_folder(path)?;
+        let table = layers::read_table(path)?;
         checked(table).with_context(|| format!("in {}", path.display()))
-    }
-
-    /// Writes the settings as TOML, see [`to_toml`].
-    pub(crate) fn to_toml(&self) -> Result<String> {
-        to_toml(self)
     }
 
     /// Writes the settings as TOML, each with its meaning above it.

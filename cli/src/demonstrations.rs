@@ -10,11 +10,12 @@ use baselines::{
     demonstrate,
 };
 use policy::{Chat, Coordinates, Model, random::derive_seed};
-use proto::v1::Segment;
+use proto::v1::{Segment, Trajectory};
 use report::DecodingMode;
 
 use crate::{
     evaluation::{Evaluator, shuffled},
+    progress::ProgressStage,
     setup::Setup,
     shutdown::unless_interrupted,
 };
@@ -43,19 +44,11 @@ pub(crate) async fn demonstrations(
          or lower warm_start.skip_questions"
     );
     let title = format!("demonstrations, {name}");
-    let stage = evaluator
-        .progress
-        .stage(&title, question_ids.len() as u64, "episodes");
-    let wanted = Demonstrations {
-        question_ids: &question_ids,
-        seed: derive_seed(evaluator.config.seed, name),
-        concurrency: evaluator.config.evaluation.concurrency,
-    };
-    let settings = evaluator.episode_settings(&chat);
     let policies: [&dyn Policy; 1] = [&policy];
-    let play = demonstrate(&policies, &settings, &wanted, |done| stage.set(done as u64));
-    let episodes = unless_interrupted(evaluator.shutdown, play).await?;
+    let played = play(evaluator, &title, &policies, &chat, &question_ids, name);
+    let (episodes, stage) = played.await?;
     if episodes.is_empty() {
+        let settings = evaluator.episode_settings(&chat);
         return Err(why_unusable(evaluator, &policy, &settings, &question_ids[0]).await?);
     }
     stage.finish(&format!("{} usable", episodes.len()));
@@ -87,17 +80,8 @@ pub(crate) async fn corrected_episodes(
     let mut question_ids = training_questions(setup);
     question_ids.truncate(questions);
     let title = format!("corrected episodes, {name}");
-    let stage = evaluator
-        .progress
-        .stage(&title, question_ids.len() as u64, "episodes");
-    let wanted = Demonstrations {
-        question_ids: &question_ids,
-        seed: derive_seed(evaluator.config.seed, &title),
-        concurrency: evaluator.config.evaluation.concurrency,
-    };
-    let settings = evaluator.episode_settings(&chat);
-    let play = demonstrate(&policies, &settings, &wanted, |done| stage.set(done as u64));
-    let episodes = unless_interrupted(evaluator.shutdown, play).await?;
+    let played = play(evaluator, &title, &policies, &chat, &question_ids, &title);
+    let (episodes, stage) = played.await?;
     let unusable = question_ids.len() - episodes.len();
     let corrected: Vec<Segment> = episodes.into_iter().filter_map(corrections).collect();
     stage.finish(&format!(
@@ -105,6 +89,30 @@ pub(crate) async fn corrected_episodes(
         corrected.len()
     ));
     Ok(corrected)
+}
+
+/// Plays questions, and returns the usable episodes and the stage that shows them. `label` is that
+/// of the random seed.
+async fn play(
+    evaluator: &Evaluator<'_>,
+    title: &str,
+    policies: &[&dyn Policy],
+    chat: &Arc<Chat>,
+    question_ids: &[String],
+    label: &str,
+) -> Result<(Vec<Trajectory>, ProgressStage)> {
+    let config = evaluator.config;
+    let total = question_ids.len() as u64;
+    let stage = evaluator.progress.stage(title, total, "episodes");
+    let wanted = Demonstrations {
+        question_ids,
+        seed: derive_seed(config.seed, label),
+        concurrency: config.evaluation.concurrency,
+    };
+    let settings = evaluator.episode_settings(chat);
+    let played = demonstrate(policies, &settings, &wanted, |done| stage.set(done as u64));
+    let episodes = unless_interrupted(evaluator.shutdown, played).await?;
+    Ok((episodes, stage))
 }
 
 /// Leaves out the first `skipped` questions, and keeps `most` of the others; 0: all.

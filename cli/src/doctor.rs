@@ -1,15 +1,16 @@
 //! `sqlenv doctor`: says what is wrong with a run and what to change, or what this machine offers
 //! and what this binary can use of it.
 
-use std::{fs, path::Path, process::ExitCode};
+use std::{path::Path, process::ExitCode};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use bench::diagnosis::Diagnosis;
 use report::{Finding, LiveStatus, Severity, safe_line};
 use serde::Serialize;
 
 use crate::{
     args::DoctorArgs,
+    out_file,
     status_source::{Fetched, StatusSource},
     stdout,
 };
@@ -40,11 +41,7 @@ pub(crate) async fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
 }
 
 fn write_json(path: Option<&Path>, value: &impl Serialize) -> Result<()> {
-    let Some(path) = path else {
-        return Ok(());
-    };
-    let json = serde_json::to_string_pretty(value)?;
-    fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))
+    path.map_or(Ok(()), |path| out_file::write_json(path, value))
 }
 
 fn text(status: &LiveStatus) -> String {

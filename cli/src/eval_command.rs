@@ -1,21 +1,19 @@
 //! `sqlenv eval`: evaluates one policy on the questions of one split.
 
 use std::{
-    fs::File,
-    io::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use actor::{EpisodeRecord, Policy};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use policy::Model;
 use report::{CorrectCount, DecodingMode, Evaluation, PolicyName, SuccessRate};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{ConfigArgs, EvalArgs, PolicyChoice},
-    config::{RoleSettings as _, RunConfig},
+    config::{self, RoleSettings as _, RunConfig},
     evaluation::{EvaluatedPolicy, Evaluator, table_questions},
     model_source, out_file,
     progress::Progress,
@@ -51,14 +49,11 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         PolicyChoice::Base => PolicyName::Base,
         PolicyChoice::Model => PolicyName::Model,
     };
-    let policies: Vec<Box<dyn Policy>> = match args.policy {
-        PolicyChoice::Random | PolicyChoice::Oracle => vec![evaluator.scripted(name, &chat)],
-        PolicyChoice::Base | PolicyChoice::Model => {
-            let models = evaluator.models(&evaluator.engines(&model, 0)?, &chat, mode)?;
-            let boxed = |model| Box::new(model) as Box<dyn Policy>;
-            models.into_iter().map(boxed).collect()
-        }
+    let engines = match name.is_scripted() {
+        true => Vec::new(),
+        false => evaluator.engines(&model, 0)?,
     };
+    let policies = evaluator.policies(name, &engines, &chat, mode)?;
     let policies: Vec<&dyn Policy> = policies.iter().map(|policy| &**policy).collect();
     let evaluated = EvaluatedPolicy {
         policy: name,
@@ -70,11 +65,10 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         .await?;
     // Files are written first: if standard output is closed, printing ends the program.
     if let Some(path) = &args.json {
-        std::fs::write(path, serde_json::to_string_pretty(&evaluation)? + "\n")
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        out_file::write_json(path, &evaluation)?;
     }
     if let Some(path) = &args.transcripts {
-        write_transcripts(path, &evaluator, name, &episodes)?;
+        out_file::write_json_lines(path, evaluator.transcripts(name, &episodes))?;
     }
     stdout::print(summary(&evaluation))?;
     report_failures(&evaluation, &episodes, progress)
@@ -92,17 +86,12 @@ fn check(args: &EvalArgs) -> Result<()> {
 
 /// Opens the model to evaluate. Scripted policies use only its chat template.
 fn model(policy: PolicyChoice, config: &RunConfig) -> Result<Model> {
-    match (policy, &config.model.dir) {
-        (PolicyChoice::Base, Some(dir)) => bail!(
-            "--policy base is the embedded policy; leave --policy out to evaluate {}",
-            dir.display()
-        ),
-        (PolicyChoice::Model, None) => bail!(
-            "--policy model requires --model DIR: the folder runs/NAME/model of a run or any \
-             Hugging Face folder; --policy random, oracle and base require no model"
-        ),
-        (PolicyChoice::Base, None) => Ok(policy::tiny::base()?),
-        _ => setup::base_model(&config.model, config.seed, config.placement()),
+    match policy {
+        PolicyChoice::Base => setup::chosen_model(true, config),
+        PolicyChoice::Model => setup::chosen_model(false, config),
+        PolicyChoice::Random | PolicyChoice::Oracle => {
+            setup::base_model(&config.model, config.seed, config.placement())
+        }
     }
 }
 
@@ -126,7 +115,7 @@ fn report_failures(
         evaluation.metrics.failed < evaluation.metrics.success.questions,
         failed
     );
-    progress.say(&failed);
+    progress.print(&failed);
     Ok(())
 }
 
@@ -141,10 +130,10 @@ pub(crate) fn settings_for_model(given: &ConfigArgs, progress: &Progress) -> Res
     };
     match of_run {
         Some((path, run)) => {
-            progress.say(&format!("settings: {}", path.display()));
+            progress.print(&format!("settings: {}", path.display()));
             RunConfig::resolve_on(&run, given)
         }
-        None => RunConfig::resolve(given),
+        None => config::resolve(given),
     }
 }
 
@@ -168,14 +157,11 @@ pub(crate) fn run_of(model: &Path) -> Result<Option<(PathBuf, RunConfig)>> {
     let Ok(model) = model.canonicalize() else {
         return Ok(None);
     };
-    let mut settings = model
-        .ancestors()
-        .skip(1)
-        .take(3)
-        .map(|dir| dir.join("config.toml"));
-    let Some(path) = settings.find(|path| path.is_file()) else {
+    let mut above = model.ancestors().skip(1).take(3);
+    let Some(run) = above.find(|dir| model_source::is_run(dir)) else {
         return Ok(None);
     };
+    let path = run.join("config.toml");
     let config = RunConfig::read(&path).context(
         "the settings of the model's run cannot be used; choose others with --preset or --config",
     )?;
@@ -218,16 +204,22 @@ fn summary(evaluation: &Evaluation) -> String {
     text
 }
 
-fn write_transcripts(
-    path: &Path,
-    evaluator: &Evaluator<'_>,
-    name: PolicyName,
-    episodes: &[EpisodeRecord],
-) -> Result<()> {
-    let context = || format!("cannot write {}", path.display());
-    let mut file = File::create(path).with_context(context)?;
-    for transcript in evaluator.transcripts(name, episodes) {
-        writeln!(file, "{}", serde_json::to_string(&transcript)?).with_context(context)?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_settings_file_above_a_model_need_not_be_that_of_its_run() {
+        let place = tempfile::tempdir().unwrap();
+        let model = place.path().join("models/mine");
+        std::fs::create_dir_all(&model).unwrap();
+        let settings = place.path().join("config.toml");
+        std::fs::write(&settings, "title = \"of another tool\"").unwrap();
+        assert!(run_of(&model).unwrap().is_none());
+        std::fs::write(&settings, "seed = 5").unwrap();
+        std::fs::write(place.path().join("run.json"), "{}").unwrap();
+        let (path, config) = run_of(&model).unwrap().unwrap();
+        assert_eq!(path, settings.canonicalize().unwrap());
+        assert_eq!(config.seed, 5);
     }
-    Ok(())
 }

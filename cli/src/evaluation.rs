@@ -19,7 +19,9 @@ use data::Question;
 use learner::config::RolloutConfig;
 use policy::{Chat, Constrainer, Model, SamplingSettings, random::derive_seed};
 use proto::{EnvClient, v1};
-use report::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyName, RunFolder, Transcript};
+use report::{
+    CURVE_SPLIT, DecodingMode, EVAL_SPLIT, Evaluation, PolicyName, RunFolder, Transcript,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -40,15 +42,18 @@ pub(crate) struct EvaluationQuestions {
 impl EvaluationQuestions {
     /// Chooses from the questions of all splits.
     pub(crate) fn draw(settings: &EvaluationConfig, questions: &[v1::Question]) -> Self {
-        let mut curve = of_split(questions, "eval");
-        let wanted = settings.questions + settings.curve_questions;
+        let mut curve = of_split(questions, EVAL_SPLIT);
+        // The settings may be any number, also one that stands for all questions.
+        let there = curve.len() as u128;
+        let wanted = settings.questions as u128 + settings.curve_questions as u128;
         // If there are too few for both, each gets its share of them.
-        let for_table = if curve.len() < wanted {
-            (curve.len() * settings.questions).div_ceil(wanted)
+        let for_table = if there < wanted {
+            (there * settings.questions as u128).div_ceil(wanted) as usize
         } else {
             settings.questions
         };
-        let mut table = vec![("eval".to_owned(), split_off_last(&mut curve, for_table))];
+        let main = split_off_last(&mut curve, for_table);
+        let mut table = vec![(EVAL_SPLIT.to_owned(), main)];
         let splits: BTreeSet<&str> = questions.iter().map(|it| it.split.as_str()).collect();
         for split in splits {
             if split.starts_with("eval-unseen") {
@@ -159,21 +164,12 @@ pub(crate) fn model_policy(
     Ok(ModelPolicy::new(engine.clone(), sampling).constrained(constrainer.map(Arc::new)))
 }
 
-/// Starts engines that together have a slot for each episode that an evaluation runs at once. The
-/// first of the pair is the policy version, the second the tokens of a context.
-pub(crate) fn spawn_engines(
-    config: &RunConfig,
-    model: &Model,
-    (policy_version, context_tokens): (u64, u32),
-    count: usize,
-) -> Result<Vec<Engine>> {
-    let settings = EngineSettings {
-        slots: config.evaluation.concurrency.div_ceil(count),
-        ..config.actor.engine.clone()
-    };
-    let (context_tokens, placement) = (context_tokens as usize, config.placement());
-    let spawn = |_| Engine::spawn(model, policy_version, context_tokens, &settings, placement);
-    Ok((0..count).map(spawn).collect::<Result<_, _>>()?)
+/// Returns how a model that is rolled out as in training chooses its tokens in this mode.
+pub(crate) fn sampling(mode: DecodingMode, rollout: &RolloutConfig) -> SamplingSettings {
+    match mode {
+        DecodingMode::Greedy => SamplingSettings::greedy(),
+        DecodingMode::Sampled => rollout.sampling,
+    }
 }
 
 /// Returns copies of a policy as [`Evaluator::evaluate`] takes them.
@@ -182,6 +178,41 @@ pub(crate) fn copies(policies: &[ModelPolicy]) -> Vec<&dyn Policy> {
         .iter()
         .map(|policy| policy as &dyn Policy)
         .collect()
+}
+
+/// Returns an episode as the record of a policy, with the gold answer if it is known.
+pub(crate) fn transcript(
+    policy: PolicyName,
+    mut episode: EpisodeRecord,
+    gold: Option<&Question>,
+) -> Transcript {
+    if policy.is_scripted() {
+        // Scripted policies have no completions of their own.
+        for step in &mut episode.steps {
+            step.completion = None;
+        }
+    }
+    Transcript {
+        policy,
+        gold_sql: gold.map_or_else(String::new, |it| it.gold_sql.clone()),
+        gold_answer: gold.map_or_else(String::new, data::answer_text),
+        episode,
+    }
+}
+
+/// Records an evaluation in the folder of a run, and the transcripts of the main one.
+pub(crate) fn record(
+    folder: &RunFolder,
+    evaluation: &Evaluation,
+    transcripts: impl IntoIterator<Item = Transcript>,
+) -> Result<()> {
+    if evaluation.split == EVAL_SPLIT && evaluation.mode == DecodingMode::Greedy {
+        for transcript in transcripts {
+            folder.append_transcript(&transcript)?;
+        }
+    }
+    // The evaluation comes last: a run that stops in between records all of it again.
+    Ok(folder.append_evaluation(evaluation)?)
 }
 
 /// Evaluates policies and makes the records.
@@ -204,7 +235,7 @@ pub(crate) struct EvaluatedPolicy {
 impl EvaluatedPolicy {
     /// Tells whether the folder already has this evaluation.
     pub(crate) fn is_recorded(self, folder: &RunFolder, split: &str) -> Result<bool> {
-        Ok(self.is_among(&folder.read()?.evaluations, split))
+        Ok(self.is_among(&folder.evaluations()?, split))
     }
 
     /// Tells whether the evaluations contain this one.
@@ -269,9 +300,32 @@ impl Evaluator<'_> {
         self.spawn(model, policy_version, threads::engines(self.config)?)
     }
 
+    /// Starts engines that together have a slot for each episode that an evaluation runs at once.
     fn spawn(&self, model: &Model, policy_version: u64, count: usize) -> Result<Vec<Engine>> {
-        let context_tokens = self.config.learner.rollout.max_context_tokens;
-        spawn_engines(self.config, model, (policy_version, context_tokens), count)
+        let config = self.config;
+        let settings = EngineSettings {
+            slots: config.evaluation.concurrency.div_ceil(count),
+            ..config.actor.engine.clone()
+        };
+        let context_tokens = config.learner.rollout.max_context_tokens as usize;
+        let placement = config.placement();
+        let spawn = |_| Engine::spawn(model, policy_version, context_tokens, &settings, placement);
+        Ok((0..count).map(spawn).collect::<Result<_, _>>()?)
+    }
+
+    /// Returns what plays: a scripted policy, or a model on each engine.
+    pub(crate) fn policies(
+        &self,
+        name: PolicyName,
+        engines: &[Engine],
+        chat: &Arc<Chat>,
+        mode: DecodingMode,
+    ) -> Result<Vec<Box<dyn Policy>>> {
+        if name.is_scripted() {
+            return Ok(vec![self.scripted(name, chat)]);
+        }
+        let models = self.models(engines, chat, mode)?.into_iter();
+        Ok(models.map(|it| Box::new(it) as Box<dyn Policy>).collect())
     }
 
     /// Returns a policy for each engine.
@@ -293,11 +347,7 @@ impl Evaluator<'_> {
         mode: DecodingMode,
     ) -> Result<ModelPolicy> {
         let rollout = &self.config.learner.rollout;
-        let sampling = match mode {
-            DecodingMode::Greedy => SamplingSettings::greedy(),
-            DecodingMode::Sampled => rollout.sampling,
-        };
-        model_policy(engine, chat, rollout, sampling)
+        model_policy(engine, chat, rollout, sampling(mode, rollout))
     }
 
     /// Runs one episode per question and returns the record and the episodes. `policies` are copies
@@ -338,7 +388,8 @@ impl Evaluator<'_> {
     /// Returns the settings of all episodes of evaluations and demonstrations.
     pub(crate) fn episode_settings(&self, chat: &Arc<Chat>) -> EpisodeSettings {
         let rollout = &self.config.learner.rollout;
-        episode_settings(&self.setup.env, chat, rollout, self.config.actor.env_retry)
+        let (env, retry) = (self.setup.env_client(), self.config.actor.env_retry);
+        episode_settings(&env, chat, rollout, retry)
     }
 
     /// Adds policy and gold answers to the episodes of an evaluation.
@@ -350,23 +401,42 @@ impl Evaluator<'_> {
         let questions = self.setup.dataset.questions.iter();
         let questions: HashMap<&str, &Question> =
             questions.map(|q| (q.question_id.as_str(), q)).collect();
-        let transcript = |episode: &EpisodeRecord| {
-            let question = questions.get(episode.question_id.as_str())?;
-            let mut episode = episode.clone();
-            if policy.is_scripted() {
-                // Scripted policies have no completions of their own.
-                episode
-                    .steps
-                    .iter_mut()
-                    .for_each(|step| step.completion = None);
-            }
-            Some(Transcript {
-                policy,
-                gold_sql: question.gold_sql.clone(),
-                gold_answer: data::answer_text(question),
-                episode,
-            })
+        let with_gold = |episode: &EpisodeRecord| {
+            let gold = questions.get(episode.question_id.as_str()).copied()?;
+            Some(transcript(policy, episode.clone(), Some(gold)))
         };
-        episodes.iter().filter_map(transcript).collect()
+        episodes.iter().filter_map(with_gold).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_questions_are_shared_by_table_and_curve_whatever_is_wanted() {
+        let question = |number: u32| v1::Question {
+            question_id: format!("q{number}"),
+            split: EVAL_SPLIT.to_owned(),
+            ..v1::Question::default()
+        };
+        let there: Vec<v1::Question> = (0..500).map(question).collect();
+        let most = 1_000_000_000_000_000_000;
+        for (questions, curve_questions, drawn) in [
+            (400, 60, (400, 60)),
+            (400, 200, (334, 166)),
+            (most, 200, (500, 0)),
+            (200, most, (1, 499)),
+            (usize::MAX, usize::MAX, (250, 250)),
+        ] {
+            let settings = EvaluationConfig {
+                questions,
+                curve_questions,
+                ..EvaluationConfig::default()
+            };
+            let found = EvaluationQuestions::draw(&settings, &there);
+            let found = (found.table[0].1.len(), found.curve.len());
+            assert_eq!(found, drawn, "{questions} and {curve_questions}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use learner::{Learner, RunArguments, RunStorage, ServerCredentials, TrainingQuestion};
 use policy::Model;
 use proto::{
-    EnvClient,
+    EnvClient, env_client,
     v1::{ActorIdentity, InfoRequest, Question},
 };
 use report::{RunFolder, RunInfo};
@@ -45,39 +45,41 @@ pub(crate) async fn learner(
 ) -> Result<()> {
     let config: LearnerRole = config::resolve(&args.config)?;
     let credentials = ServerCredentials::open(&config.learner.server)?;
-    let listener = bind(args.listen, "--listen").await?;
+    let listener = bind(args.listen).await?;
     let live = LiveRun::default();
     let ready = open_admin_port(args, &live).await?;
     let mut place = RunPlace::open(&args.run_dir, args.work_dir.as_deref()).await?;
     let folder = RunFolder::create(place.folder())?;
-    let env = setup::dial_env(&args.env, &args.env_credentials)?;
-    progress.say(&format!("reading the questions of --env {}", args.env));
+    let env = env_client(setup::dial_env(&args.env, &args.env_credentials)?);
+    progress.print(&format!("reading the questions of --env {}", args.env));
     let profile = &config.learner.rollout.reward_profile;
-    let questions = EnvQuestions::list(&env, (args, profile), &shutdown).await?;
-    say_what_is_used(&config, progress);
+    let questions = EnvQuestions::list(&env, args, profile, &shutdown).await?;
+    print_what_is_used(&config, progress);
     let placement = config.placement();
     let (model, seed) = (config.model.clone(), config.seed);
     let open = move || setup::base_model(&model, seed, placement);
     let base = read_unless_interrupted(&shutdown, open).await?;
+    let context_tokens = config.learner.rollout.max_context_tokens as usize;
+    base.config.check_context(context_tokens)?;
     check_text_files(folder.path(), &base)?;
-    let info = describe((args, place.folder()), &config, &base, &questions)?;
+    let info = describe(args, place.folder(), &config, &base, &questions)?;
     check_data(folder.read()?.info.as_ref(), &info)?;
     let chat = base.chat.clone();
     let evaluations =
-        PlayedEvaluations::plan(&config, &questions.all, chat.clone(), &folder, progress)?;
-    let random = evaluations.play_random(&config, &env);
+        PlayedEvaluations::new(&config, &questions.all, chat.clone(), &folder, progress);
+    let random = evaluations.play_random(&env);
     unless_interrupted(&shutdown, random).await??;
     let base = placement.place(&base)?;
     let storage = place.storage();
     let learner = open_learner(&config, base, questions.training, storage, progress).await?;
     learner.guard(questions.identity, env.clone());
-    learner.plan_evaluations(evaluations.for_learner(&config));
+    learner.plan_evaluations(evaluations.for_learner()?);
     // `Learner::open` has checked that an existing run has these settings.
     folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
-    let described = (&info, &config.learner);
-    live.begin(learner.clone(), described, chat, &questions.all, &folder);
-    progress.say(&format!("learner serves on {}", listener.local_addr()?));
+    let (settings, all) = (&config.learner, &questions.all);
+    live.begin(learner.clone(), &info, settings, chat, all, &folder);
+    progress.print(&format!("learner serves on {}", listener.local_addr()?));
     ready.set(true);
     let serving = ServingLearner {
         learner,
@@ -88,9 +90,7 @@ pub(crate) async fn learner(
         progress,
         live: live.clone(),
     };
-    let trained = serving
-        .train((listener, credentials), &ready, shutdown)
-        .await;
+    let trained = serving.train(listener, credentials, &ready, shutdown).await;
     let run = EndingRun {
         config: &config,
         folder: &folder,
@@ -122,7 +122,8 @@ struct EnvQuestions {
 impl EnvQuestions {
     async fn list(
         env: &EnvClient,
-        (args, profile): (&LearnerArgs, &str),
+        args: &LearnerArgs,
+        profile: &str,
         shutdown: &CancellationToken,
     ) -> Result<Self> {
         let list = async |split: &str| {
@@ -143,20 +144,20 @@ impl EnvQuestions {
 }
 
 /// Says what the run starts from, and what it waits for.
-fn say_what_is_used(config: &LearnerRole, progress: &Progress) {
+fn print_what_is_used(config: &LearnerRole, progress: &Progress) {
     if config.model.dir.is_none() {
         let name = config.model.name();
-        progress.say(&format!("without --model: starts from {name}"));
+        progress.print(&format!("without --model: starts from {name}"));
     }
     if config.has_warm_start() {
-        progress.say(
+        progress.print(
             "warm_start has no effect here: the learner starts GRPO from the model as it is; make \
              a warm start by `sqlenv sft`, and give its folder by --model",
         );
     }
     let ranks = config.learner.ranks.count;
     if ranks > 1 {
-        progress.say(&format!("waiting for {} other ranks", ranks - 1));
+        progress.print(&format!("waiting for {} other ranks", ranks - 1));
     }
 }
 
@@ -194,14 +195,25 @@ fn rules(identity: &ActorIdentity) -> String {
         .to_owned()
 }
 
+/// Returns the name of a run: that of its folder, also if it is given as `.` or `..`.
+fn run_name(run_dir: &Path) -> Result<String> {
+    let context = || format!("cannot find {}", run_dir.display());
+    let path = match run_dir.file_name() {
+        Some(_) => run_dir.to_owned(),
+        None => run_dir.canonicalize().with_context(context)?,
+    };
+    let name = path.file_name().unwrap_or_default();
+    Ok(name.to_string_lossy().into_owned())
+}
+
 /// Describes the run, with the questions of its env-node as dataset.
 fn describe(
-    (args, run_dir): (&LearnerArgs, &Path),
+    args: &LearnerArgs,
+    run_dir: &Path,
     config: &LearnerRole,
     base: &Model,
     questions: &EnvQuestions,
 ) -> Result<RunInfo> {
-    let name = run_dir.file_name().unwrap_or_default();
     let all = &questions.all;
     let databases = all.iter().map(|question| &question.database_name);
     let databases: BTreeSet<&String> = databases.collect();
@@ -209,13 +221,34 @@ fn describe(
     for question in all {
         *of_split.entry(question.split.clone()).or_insert(0) += 1;
     }
-    let of_run = (config.seed, &config.model, config.placement());
+    let (name, placement) = (run_name(run_dir)?, config.placement());
+    let started = run_info(&name, config.seed, &config.model, placement, base)?;
     Ok(RunInfo {
         dataset: format!("the questions of {}", args.env),
-        data_sha256: Some(questions.identity.data_sha256.clone()),
+        data_sha256: questions.identity.data_sha256.clone(),
         environment: Some(rules(&questions.identity)),
         databases: databases.len() as u64,
         questions: of_split,
-        ..run_info(&name.to_string_lossy(), of_run, base)?
+        ..started
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_the_name_of_its_folder_however_it_is_given() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.file_name().unwrap().to_str().unwrap();
+        for (run_dir, name) in [
+            (".", here),
+            ("src/..", here),
+            ("runs/mine", "mine"),
+            ("runs/mine/", "mine"),
+        ] {
+            assert_eq!(run_name(Path::new(run_dir)).unwrap(), name);
+        }
+        assert!(run_name(Path::new("none/..")).is_err());
+    }
 }

@@ -74,7 +74,8 @@ impl LiveRun {
     pub(crate) fn begin(
         &self,
         learner: Learner,
-        (info, config): (&RunInfo, &LearnerConfig),
+        info: &RunInfo,
+        config: &LearnerConfig,
         chat: Chat,
         questions: &[Question],
         folder: &RunFolder,
@@ -122,8 +123,8 @@ impl LiveRun {
 
     /// Reads the evaluations of the run folder again.
     pub(crate) fn evaluated(&self, folder: &RunFolder) {
-        match folder.read() {
-            Ok(known) => self.lock().evaluations = known.evaluations,
+        match folder.evaluations() {
+            Ok(known) => self.lock().evaluations = known,
             Err(error) => tracing::warn!("the live page lacks an evaluation: {error:#}"),
         }
         self.lock().progressed = Some(Instant::now());
@@ -176,7 +177,6 @@ impl LiveRun {
         let run = self.0.run.get()?;
         let (records, progressed) = self.records(&run.info);
         let mut status = LiveStatus::of_records(&records, "", run.settings);
-        status.run_id = run.learner.run_id().to_owned();
         status.episodes = run.episodes();
         if self.lock().is_after_grpo {
             status.findings = diagnose(&status);
@@ -229,7 +229,8 @@ impl OpenRun {
             });
             live_episode(
                 &self.chat,
-                (it.group_index, it.actor_id),
+                it.group_index,
+                it.actor_id,
                 question,
                 &it.trajectory,
             )

@@ -1,13 +1,16 @@
 //! GRPO in one process: the same clients and services as over TCP, connected by the in-process
 //! transport.
 
-use std::{io::ErrorKind, path::Path};
+use std::path::Path;
 
 use actor::ActorConfig;
 use anyhow::{Context as _, Result, ensure};
-use learner::{Learner, TrainEvent};
+use learner::{
+    Learner, TrainEvent,
+    checkpoint::{self, CHECKPOINTS, CheckpointState},
+};
 use policy::{Model, Placement};
-use proto::{Endpoints, EnvClient, LearnerClient, Transport};
+use proto::Transport;
 use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -37,25 +40,22 @@ impl LocalRun {
     /// a runtime.
     pub(crate) fn start(
         learner: Learner,
-        env: &EnvClient,
+        env: &Transport,
         actors: usize,
-        (config, placement): (&ActorConfig, Placement),
+        config: &ActorConfig,
+        placement: Placement,
         shutdown: &CancellationToken,
     ) -> Self {
-        let transport = Transport::in_process(learner.service());
+        let served = Transport::in_process(learner.service());
         let mut running = JoinSet::new();
         for number in 0..actors {
-            let (env, client, config) = (
-                env.clone(),
-                LearnerClient::new(transport.clone()),
-                config.clone(),
-            );
+            let (env, served, config) = (env.clone(), served.clone(), config.clone());
             let stop = shutdown.clone().cancelled_owned();
             let runtime = Handle::current();
             running.spawn_blocking(move || {
                 runtime.block_on(actor::run(
-                    (env, Endpoints::default()),
-                    client,
+                    env,
+                    served,
                     &format!("actor-{number}"),
                     config,
                     placement,
@@ -105,25 +105,21 @@ impl LocalRun {
 
 /// Opens the model of a checkpoint.
 pub(crate) fn checkpoint_model(path: &Path, placement: Placement) -> Result<Model> {
-    open_model(&path.join("hf"), placement)
+    open_model(&path.join(checkpoint::MODEL), placement)
 }
 
 /// Refuses to continue a run whose checkpoints have another tokenizer, chat template or
-/// configuration than `model`, as those of an earlier version of the program may have.
+/// configuration than `model`. Does not read the weights.
 pub(crate) fn check_text_files(run_dir: &Path, model: &Model) -> Result<()> {
-    let Some(newest) = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))? else {
+    let read = |state: CheckpointState, path: &Path| {
+        let file = |name| state.read(path, &format!("{}/{name}", checkpoint::MODEL));
+        let files = TEXT_FILES.into_iter().map(file);
+        files.collect::<learner::Result<Vec<_>>>()
+    };
+    let Some(files) = checkpoint::newest(&run_dir.join(CHECKPOINTS), read)? else {
         return Ok(());
     };
-    let folder = newest.path.join("hf");
-    for name in TEXT_FILES {
-        let known = match std::fs::read(folder.join(name)) {
-            Ok(known) => Some(known),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => {
-                let path = folder.join(name);
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
-        };
+    for (name, known) in TEXT_FILES.into_iter().zip(files) {
         ensure!(
             model.has_file(name, known.as_deref()),
             "{} was trained with another {name} than the model to start from has; continue it \
@@ -136,7 +132,7 @@ pub(crate) fn check_text_files(run_dir: &Path, model: &Model) -> Result<()> {
 
 /// Opens the model of the newest complete checkpoint of a run, if there is one.
 pub(crate) fn newest_model(run_dir: &Path, placement: Placement) -> Result<Option<Model>> {
-    let newest = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))?;
+    let newest = checkpoint::load_latest(&run_dir.join(CHECKPOINTS))?;
     newest
         .map(|checkpoint| checkpoint_model(&checkpoint.path, placement))
         .transpose()

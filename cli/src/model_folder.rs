@@ -1,9 +1,11 @@
-//! The model folders of a run: `model` has the last policy and `model-best` the best one.
+//! The model folders of a run: `model` has the last policy and `model-best` the best one. Those in
+//! checkpoints have the policies in between.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use policy::Model;
+use learner::checkpoint::{self, CHECKPOINTS};
+use policy::{Chat, Model};
 use report::{CURVE_SPLIT, DecodingMode, Evaluation, RunFolder};
 
 use crate::config::ModelConfig;
@@ -22,18 +24,26 @@ const EMBEDDED_LICENCE: &str = "apache-2.0";
 pub(crate) fn save(
     folder: &RunFolder,
     name: &str,
-    (model, base): (&Model, &ModelConfig),
+    model: &Model,
+    base: &ModelConfig,
     step: u64,
 ) -> Result<PathBuf> {
     let licence = base.dir.is_none().then_some(EMBEDDED_LICENCE);
     let card = report::model_card(&folder.read()?, step, licence);
     let mut model = model.clone();
-    // The base model's own card describes another model.
-    model.files.retain(|(file, _)| file != CARD);
     model.files.push((CARD.to_owned(), card.into_bytes()));
     let path = folder.path().join(name);
     model.save(&path)?;
     Ok(path)
+}
+
+/// Reads the chat of a run in its newest checkpoint, if there is one. The weights, which are much
+/// larger, are not read.
+pub(crate) fn newest_chat(run_dir: &Path) -> Result<Option<Chat>> {
+    let newest = checkpoint::newest(&run_dir.join(CHECKPOINTS), |_, path| {
+        Ok(Chat::open(&path.join(checkpoint::MODEL))?)
+    });
+    Ok(newest?)
 }
 
 /// Tells whether a policy with this evaluation is the best trained one of the run so far.

@@ -6,27 +6,34 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 /// The folder of the last policy of a run.
 pub(crate) const LAST: &str = "model";
 
-/// Folders below which Hugging Face's programs keep models, the first one first. They are those of
-/// `huggingface_hub.constants`.
-fn cache_folders() -> Vec<PathBuf> {
+/// Returns the folder in which Hugging Face's programs keep models, if the environment names one,
+/// as `huggingface_hub.constants` finds it.
+fn cache_folder() -> Option<PathBuf> {
     let folder = |name: &str| {
         env::var_os(name)
             .filter(|it| !it.is_empty())
             .map(PathBuf::from)
     };
-    let home = folder("HF_HOME").or_else(|| {
-        let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
-        Some(cache?.join("huggingface"))
-    });
     let hub = folder("HF_HUB_CACHE").or_else(|| folder("HUGGINGFACE_HUB_CACHE"));
-    hub.or_else(|| Some(home?.join("hub")))
-        .into_iter()
-        .collect()
+    hub.or_else(|| {
+        let home = folder("HF_HOME").or_else(|| {
+            let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
+            Some(cache?.join("huggingface"))
+        });
+        Some(home?.join("hub"))
+    })
+}
+
+/// Returns whether a folder is that of a run or of a pretraining. Other programs have files that
+/// are called `config.toml`, too.
+pub(crate) fn is_run(dir: &Path) -> bool {
+    let has = |name: &str| dir.join(name).is_file();
+    has("config.toml") && (has("run.json") || has("metrics.jsonl"))
 }
 
 /// Returns the model folder that `model` names.
@@ -36,11 +43,11 @@ fn cache_folders() -> Vec<PathBuf> {
 /// cache. A path that is none of these is returned as it is, so that opening it names what it
 /// lacks.
 pub(crate) fn find(model: &Path) -> Result<PathBuf> {
-    find_in(model, &cache_folders())
+    find_in(model, cache_folder().as_deref())
 }
 
-fn find_in(model: &Path, caches: &[PathBuf]) -> Result<PathBuf> {
-    if model.join("config.toml").is_file() && !model.join("config.json").exists() {
+fn find_in(model: &Path, cache: Option<&Path>) -> Result<PathBuf> {
+    if is_run(model) && !model.join("config.json").exists() {
         return of_run(model);
     }
     if model.exists() {
@@ -54,7 +61,7 @@ fn find_in(model: &Path, caches: &[PathBuf]) -> Result<PathBuf> {
         );
     }
     match hub_name(model) {
-        Some(name) => of_cache(&name, caches),
+        Some(name) => of_cache(&name, cache),
         None => Ok(model.to_owned()),
     }
 }
@@ -66,9 +73,11 @@ fn of_run(run: &Path) -> Result<PathBuf> {
         return Ok(last);
     }
     bail!(
-        "{} is a run without a model, because it has not ended; continue it with `sqlenv train \
-         --resume`, or give one of its checkpoints: {}",
+        "{} is a run without a model, because it has not ended; continue it by `sqlenv train \
+         --resume --name {}`, or by the command of `sqlenv learner` or `sqlenv pretrain` that \
+         began it, or give one of its checkpoints: {}",
         run.display(),
+        run.file_name().unwrap_or_default().display(),
         run.join("checkpoints/step_N/hf").display()
     )
 }
@@ -94,27 +103,25 @@ fn hub_name(model: &Path) -> Option<String> {
     }
 }
 
+fn of_cache(name: &str, cache: Option<&Path>) -> Result<PathBuf> {
+    let snapshot = cache.and_then(|cache| newest_snapshot(name, cache));
+    snapshot.with_context(|| {
+        let place = cache.unwrap_or(Path::new("HOME is not set")).display();
+        format!(
+            "{name} is neither a folder nor in Hugging Face's cache ({place}); check the path, or, \
+             if it is the name of a model there, fetch it by `hf download {name}` where there is a \
+             network, and copy the cache here"
+        )
+    })
+}
+
 /// Returns the newest snapshot of a model in the cache. It has the layout that
 /// <https://huggingface.co/docs/huggingface_hub/guides/manage-cache> describes.
-fn of_cache(name: &str, caches: &[PathBuf]) -> Result<PathBuf> {
-    let folder_name = format!("models--{}", name.replace('/', "--"));
-    for cache in caches {
-        let folder = cache.join(&folder_name);
-        let Ok(revision) = fs::read_to_string(folder.join("refs/main")) else {
-            continue;
-        };
-        let snapshot = folder.join("snapshots").join(revision.trim());
-        if snapshot.join("config.json").exists() {
-            return Ok(snapshot);
-        }
-    }
-    let caches: Vec<String> = caches.iter().map(|it| it.display().to_string()).collect();
-    bail!(
-        "{name} is neither a folder nor in Hugging Face's cache ({}); check the path, or, if it is \
-         the name of a model there, fetch it by `hf download {name}` where there is a network, and \
-         copy the cache here",
-        caches.join(", ")
-    )
+fn newest_snapshot(name: &str, cache: &Path) -> Option<PathBuf> {
+    let folder = cache.join(format!("models--{}", name.replace('/', "--")));
+    let revision = fs::read_to_string(folder.join("refs/main")).ok()?;
+    let snapshot = folder.join("snapshots").join(revision.trim());
+    snapshot.join("config.json").exists().then_some(snapshot)
 }
 
 #[cfg(test)]
@@ -134,35 +141,43 @@ mod tests {
     #[test]
     fn a_name_is_found_in_the_cache() {
         let cache = tempfile::tempdir().unwrap();
-        let empty = tempfile::tempdir().unwrap();
-        let caches = [empty.path().to_owned(), cache.path().to_owned()];
         let model = Path::new("org/name-1.5B");
-        let fault = find_in(model, &caches).unwrap_err().to_string();
+        let fault = find_in(model, None).unwrap_err().to_string();
+        assert!(fault.contains("HOME is not set"), "{fault}");
+        let cached_in = Some(cache.path());
+        let fault = find_in(model, cached_in).unwrap_err().to_string();
         assert!(
             fault.contains("fetch it by `hf download org/name-1.5B`"),
             "{fault}"
         );
         assert!(!fault.contains(['\\', '\n']), "{fault}");
         let old = cached(cache.path(), "aaaa");
-        assert_eq!(find_in(model, &caches).unwrap(), old);
+        assert_eq!(find_in(model, cached_in).unwrap(), old);
         let new = cached(cache.path(), "bbbb");
-        assert_eq!(find_in(model, &caches).unwrap(), new);
+        assert_eq!(find_in(model, cached_in).unwrap(), new);
     }
 
     #[test]
     fn a_run_stands_for_its_last_model() {
-        let run = tempfile::tempdir().unwrap();
-        fs::write(run.path().join("config.toml"), "").unwrap();
-        let fault = find_in(run.path(), &[]).unwrap_err().to_string();
-        assert!(fault.contains("`sqlenv train --resume`"), "{fault}");
-        fs::create_dir(run.path().join("model")).unwrap();
-        assert_eq!(find_in(run.path(), &[]).unwrap(), run.path().join("model"));
+        let runs = tempfile::tempdir().unwrap();
+        let run = runs.path().join("mine");
+        fs::create_dir(&run).unwrap();
+        fs::write(run.join("config.toml"), "").unwrap();
+        // Settings of something else.
+        assert_eq!(find_in(&run, None).unwrap(), run);
+        fs::write(run.join("run.json"), "{}").unwrap();
+        let fault = find_in(&run, None).unwrap_err().to_string();
+        for part in ["--resume --name mine`", "sqlenv learner", "sqlenv pretrain"] {
+            assert!(fault.contains(part), "{fault}");
+        }
+        fs::create_dir(run.join("model")).unwrap();
+        assert_eq!(find_in(&run, None).unwrap(), run.join("model"));
     }
 
     #[test]
     fn a_gguf_file_is_imported_first() {
         for path in ["model.gguf", "org/name.gguf", "/nowhere/model.gguf"] {
-            let fault = find_in(Path::new(path), &[]).unwrap_err().to_string();
+            let fault = find_in(Path::new(path), None).unwrap_err().to_string();
             assert!(
                 fault.contains(path) && fault.contains("`sqlenv import-gguf FILE DIR`"),
                 "{fault}"
@@ -170,13 +185,13 @@ mod tests {
         }
         // Opening one that exists says the same.
         let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
-        assert_eq!(find_in(file.path(), &[]).unwrap(), file.path());
+        assert_eq!(find_in(file.path(), None).unwrap(), file.path());
     }
 
     #[test]
     fn other_paths_stay() {
         for path in ["/tmp/none", "../models/x", "model", "a/b/c", "./org/name"] {
-            assert_eq!(find_in(Path::new(path), &[]).unwrap(), Path::new(path));
+            assert_eq!(find_in(Path::new(path), None).unwrap(), Path::new(path));
         }
     }
 }

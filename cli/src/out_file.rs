@@ -1,5 +1,5 @@
-//! Files that a command writes at its end, tried before it begins: the work of hours is not lost to
-//! a mistyped path.
+//! Files that a command writes at its end. They are tried before it begins: the work of hours is
+//! not lost to a mistyped path.
 
 use std::{
     fs::{self, OpenOptions},
@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use serde::Serialize;
 
 /// Checks that `path` can be written. What is there stays.
 pub(crate) fn check(path: &Path) -> Result<()> {
@@ -26,6 +27,29 @@ pub(crate) fn check(path: &Path) -> Result<()> {
         fs::remove_file(path).with_context(context)?;
     }
     Ok(())
+}
+
+/// Writes a file.
+pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Writes a value as indented JSON.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    write(path, serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// Writes each value as one line of JSON.
+pub(crate) fn write_json_lines<T: Serialize>(
+    path: &Path,
+    values: impl IntoIterator<Item = T>,
+) -> Result<()> {
+    let mut text = String::new();
+    for value in values {
+        text += &serde_json::to_string(&value)?;
+        text.push('\n');
+    }
+    write(path, text)
 }
 
 #[cfg(test)]

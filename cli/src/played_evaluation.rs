@@ -7,121 +7,129 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use actor::{ActorConfig, EpisodeRecord, EvaluationMetrics, evaluation_of};
+use actor::{ActorConfig, EpisodeRecord, evaluation_of};
 use anyhow::{Context as _, Result, ensure};
 use baselines::{RandomPolicy, ScriptedPolicy};
 use learner::{EvaluationPlan, EvaluationSet};
-use policy::{Chat, SamplingSettings, random::derive_seed};
+use policy::{Chat, random::derive_seed};
 use proto::{
     EnvClient,
     v1::{Question, Trajectory},
 };
-use report::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyName, RunFolder, Transcript};
+use report::{CURVE_SPLIT, DecodingMode, EVAL_SPLIT, Evaluation, PolicyName, RunFolder};
 
 use crate::{
     config::LearnerRole,
-    evaluation::{EvaluatedPolicy, EvaluationQuestions, episode_settings, success_text},
+    evaluation::{
+        EvaluatedPolicy, EvaluationQuestions, episode_settings, record, sampling, success_text,
+        transcript,
+    },
     model_folder::is_best,
     progress::Progress,
 };
 
-/// The split of new questions on the databases of the training.
-const MAIN: &str = "eval";
-
-/// Questions that are evaluated at one version.
-struct PlannedSet {
-    evaluated: EvaluatedPolicy,
-    /// The split of the record.
-    split: String,
-    questions: Arc<[Question]>,
-    /// Their ids, as the learner gets them.
-    ids: Arc<[String]>,
-}
-
-/// The evaluations that a run has not recorded yet.
+/// The evaluations of a run that actors play.
 pub(crate) struct PlayedEvaluations<'a> {
-    sets: BTreeMap<(u64, String), PlannedSet>,
+    config: &'a LearnerRole,
     /// Split and questions of each part of the comparison table.
-    table: Vec<(String, Vec<Question>)>,
+    table: Vec<(String, QuestionSet)>,
+    /// The questions of the learning curve.
+    curve: QuestionSet,
     folder: &'a RunFolder,
     chat: Chat,
     progress: &'a Progress,
 }
 
+/// Questions that are evaluated together.
+struct QuestionSet {
+    questions: Vec<Question>,
+    /// Their ids. The plan of a long run has them many times.
+    ids: Arc<[String]>,
+}
+
+impl QuestionSet {
+    fn new(questions: Vec<Question>) -> Self {
+        let ids = questions.iter().map(|it| it.question_id.clone());
+        Self {
+            ids: ids.collect(),
+            questions,
+        }
+    }
+}
+
+/// Questions that are evaluated at one version.
+struct PlannedSet<'a> {
+    evaluated: EvaluatedPolicy,
+    /// The split of the record.
+    split: &'a str,
+    questions: &'a QuestionSet,
+}
+
 impl<'a> PlayedEvaluations<'a> {
-    /// Plans the learning curve and both ends of the comparison table, without what the folder has.
-    pub(crate) fn plan(
-        config: &LearnerRole,
+    /// Chooses the questions.
+    pub(crate) fn new(
+        config: &'a LearnerRole,
         questions: &[Question],
         chat: Chat,
         folder: &'a RunFolder,
         progress: &'a Progress,
-    ) -> Result<Self> {
+    ) -> Self {
         let drawn = EvaluationQuestions::draw(&config.evaluation, questions);
-        let known = folder.read()?.evaluations;
-        let (every, last) = (config.evaluation.every_steps, config.learner.steps);
-        let mut planned = Self {
-            sets: BTreeMap::new(),
-            table: drawn.table.clone(),
+        let table = drawn.table.into_iter();
+        let table = table.map(|(split, questions)| (split, QuestionSet::new(questions)));
+        Self {
+            config,
+            table: table.collect(),
+            curve: QuestionSet::new(drawn.curve),
             folder,
             chat,
             progress,
-        };
-        let shared = |questions: &[Question]| {
-            let ids = questions.iter().map(|it| it.question_id.clone());
-            (Arc::from(questions), ids.collect::<Arc<[String]>>())
-        };
-        // Shared by all evaluations of a split, of which a long run has many.
-        let table: Vec<_> = drawn
-            .table
-            .iter()
-            .map(|(split, it)| (split, shared(it)))
-            .collect();
-        let curve = shared(&drawn.curve);
-        for step in 0..=last {
-            if step == 0 || step == last {
-                for (split, questions) in &table {
-                    planned.add(&known, (step, DecodingMode::Greedy), split, questions);
-                }
-                let main = &table[0].1;
-                planned.add(&known, (step, DecodingMode::Sampled), MAIN, main);
-            }
-            if every > 0 && (step.is_multiple_of(every) || step == last) {
-                for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
-                    planned.add(&known, (step, mode), CURVE_SPLIT, &curve);
-                }
-            }
         }
-        Ok(planned)
     }
 
-    fn add(
-        &mut self,
-        known: &[Evaluation],
-        (step, mode): (u64, DecodingMode),
-        split: &str,
-        (questions, ids): &(Arc<[Question]>, Arc<[String]>),
-    ) {
-        let policy = match step {
+    /// Returns what is evaluated at a version, by title: a point of the learning curve if one is
+    /// due, and the comparison table at both ends of the run.
+    fn sets_of<'s>(&'s self, version: u64) -> BTreeMap<String, PlannedSet<'s>> {
+        let last = self.config.learner.steps;
+        let policy = match version {
             0 => PolicyName::Base,
             _ => PolicyName::Grpo,
         };
-        let evaluated = EvaluatedPolicy { policy, step, mode };
-        if questions.is_empty() || evaluated.is_among(known, split) {
-            return;
-        }
-        let planned = PlannedSet {
-            evaluated,
-            split: split.to_owned(),
-            questions: Arc::clone(questions),
-            ids: Arc::clone(ids),
+        let mut sets = BTreeMap::new();
+        let mut add = |split: &'s str, questions: &'s QuestionSet, mode: DecodingMode| {
+            let evaluated = EvaluatedPolicy {
+                policy,
+                step: version,
+                mode,
+            };
+            let planned = PlannedSet {
+                evaluated,
+                split,
+                questions,
+            };
+            if !questions.questions.is_empty() {
+                sets.insert(evaluated.title(split), planned);
+            }
         };
-        self.sets.insert((step, evaluated.title(split)), planned);
+        if version == 0 || version == last {
+            for (split, questions) in &self.table {
+                add(split, questions, DecodingMode::Greedy);
+                if split == EVAL_SPLIT {
+                    add(split, questions, DecodingMode::Sampled);
+                }
+            }
+        }
+        if self.config.evaluation.is_due(version, last) {
+            add(CURVE_SPLIT, &self.curve, DecodingMode::Greedy);
+            add(CURVE_SPLIT, &self.curve, DecodingMode::Sampled);
+        }
+        sets
     }
 
     /// Plays the random policy in this process, which needs no actor, and records what the folder
     /// does not have. The baseline is part of the comparison table.
-    pub(crate) async fn play_random(&self, config: &LearnerRole, env: &EnvClient) -> Result<()> {
+    pub(crate) async fn play_random(&self, env: &EnvClient) -> Result<()> {
+        let config = self.config;
         let chat = Arc::new(self.chat.clone());
         let policy = ScriptedPolicy::new(Arc::clone(&chat), RandomPolicy);
         let retry = ActorConfig::default().env_retry;
@@ -131,7 +139,7 @@ impl<'a> PlayedEvaluations<'a> {
             step: 0,
             mode: DecodingMode::Greedy,
         };
-        for (split, questions) in &self.table {
+        for (split, QuestionSet { questions, .. }) in &self.table {
             if questions.is_empty() || evaluated.is_recorded(self.folder, split)? {
                 continue;
             }
@@ -146,31 +154,35 @@ impl<'a> PlayedEvaluations<'a> {
                 "{failed} episodes of the random policy on {split} failed outside the policy; \
                  check that the env-nodes run, then start the learner again"
             );
-            self.progress.say(&format!(
+            self.progress.print(&format!(
                 "{}: {}",
                 evaluated.title(split),
                 success_text(&metrics)
             ));
-            self.append(evaluated, split, metrics, without_completions(episodes))?;
+            self.append(&evaluated.evaluation(split, metrics), episodes)?;
         }
         Ok(())
     }
 
-    /// Returns the plan for the learner.
-    pub(crate) fn for_learner(&self, config: &LearnerRole) -> EvaluationPlan {
+    /// Returns the plan for the learner, without what the folder has.
+    pub(crate) fn for_learner(&self) -> Result<EvaluationPlan> {
+        let config = self.config;
+        let known = self.folder.evaluations()?;
         let mut plan = EvaluationPlan::new();
-        for ((version, name), planned) in &self.sets {
-            plan.entry(*version).or_default().push(EvaluationSet {
-                name: name.clone(),
-                question_ids: Arc::clone(&planned.ids),
-                sampling: match planned.evaluated.mode {
-                    DecodingMode::Greedy => SamplingSettings::greedy(),
-                    DecodingMode::Sampled => config.learner.rollout.sampling,
-                },
+        for version in config.evaluation.evaluated_steps(config.learner.steps) {
+            let mut sets = self.sets_of(version);
+            sets.retain(|_, it| !it.evaluated.is_among(&known, it.split));
+            let set = |(name, planned): (String, PlannedSet<'_>)| EvaluationSet {
+                name,
+                question_ids: Arc::clone(&planned.questions.ids),
+                sampling: sampling(planned.evaluated.mode, &config.learner.rollout),
                 seed: derive_seed(config.seed, "evaluation"),
-            });
+            };
+            if !sets.is_empty() {
+                plan.insert(version, sets.into_iter().map(set).collect());
+            }
         }
-        plan
+        Ok(plan)
     }
 
     /// Records a set that actors have played, and displays its result. Calls `if_best`
@@ -182,53 +194,26 @@ impl<'a> PlayedEvaluations<'a> {
         episodes: &[Trajectory],
         if_best: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let planned = self
-            .sets
-            .get(&(version, name.to_owned()))
-            .with_context(|| {
-                format!("{name} at version {version} was not planned: this is a bug")
-            })?;
-        let (metrics, episodes) = evaluation_of(&self.chat, &planned.questions, episodes);
-        self.progress.say(&format!(
+        let planned = self.sets_of(version).remove(name).with_context(|| {
+            format!("{name} at version {version} was not planned: this is a bug")
+        })?;
+        let questions = &planned.questions.questions;
+        let (metrics, episodes) = evaluation_of(&self.chat, questions, episodes);
+        self.progress.print(&format!(
             "step {version}: {name}: {} episodes, {}",
             episodes.len(),
             success_text(&metrics)
         ));
-        let evaluation = planned
-            .evaluated
-            .evaluation(&planned.split, metrics.clone());
-        if is_best(&self.folder.read()?.evaluations, &evaluation) {
+        let evaluation = planned.evaluated.evaluation(planned.split, metrics);
+        if is_best(&self.folder.evaluations()?, &evaluation) {
             if_best()?;
         }
-        self.append(planned.evaluated, &planned.split, metrics, episodes)
+        self.append(&evaluation, episodes)
     }
 
-    fn append(
-        &self,
-        evaluated: EvaluatedPolicy,
-        split: &str,
-        metrics: EvaluationMetrics,
-        episodes: Vec<EpisodeRecord>,
-    ) -> Result<()> {
-        if split == MAIN && evaluated.mode == DecodingMode::Greedy {
-            for episode in episodes {
-                self.folder.append_transcript(&Transcript {
-                    policy: evaluated.policy,
-                    gold_sql: String::new(),
-                    gold_answer: String::new(),
-                    episode,
-                })?;
-            }
-        }
-        // The evaluation comes last: a run that stops in between records all of it again.
-        let evaluation = evaluated.evaluation(split, metrics);
-        Ok(self.folder.append_evaluation(&evaluation)?)
+    fn append(&self, evaluation: &Evaluation, episodes: Vec<EpisodeRecord>) -> Result<()> {
+        let episodes = episodes.into_iter();
+        let transcripts = episodes.map(|it| transcript(evaluation.policy, it, None));
+        record(self.folder, evaluation, transcripts)
     }
-}
-
-/// Scripted policies have no completions of their own.
-fn without_completions(mut episodes: Vec<EpisodeRecord>) -> Vec<EpisodeRecord> {
-    let steps = episodes.iter_mut().flat_map(|episode| &mut episode.steps);
-    steps.for_each(|step| step.completion = None);
-    episodes
 }

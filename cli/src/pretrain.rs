@@ -18,10 +18,10 @@ use baselines::DemonstratorMix;
 use candle_core::{DType, Device};
 use data::{ProceduralData, WordShare};
 use learner::{
-    checkpoint,
+    checkpoint::{self, CHECKPOINTS},
     sft::{SftProgress, SftTrainer},
 };
-use policy::{Model, random::derive_seed};
+use policy::{Model, durable, random::derive_seed};
 use proto::v1::Segment;
 use report::{DecodingMode, LearnerStepRecord, PolicyName, RunFolder, TrainingStage};
 use sha2::{Digest as _, Sha256};
@@ -29,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::PretrainArgs,
-    config::{DataConfig, RunConfig},
+    config::{self, DataConfig, RunConfig},
     demonstrations::{corrected_episodes, demonstrations},
-    evaluation::{EvaluatedPolicy, Evaluator, copies, questions},
+    evaluation::{EvaluatedPolicy, Evaluator, copies, shuffled},
     progress::Progress,
     setup::{Setup, with_tools},
     shutdown::{Interrupted, read_unless_interrupted},
@@ -40,7 +40,6 @@ use crate::{
 const SETTINGS: &str = "config.toml";
 /// The hashes of what the training starts from, in the format of sha256sum.
 const MODEL_FILES: &str = "model.sha256";
-const CHECKPOINTS: &str = "checkpoints";
 const SHARD: &str = "shard";
 const HELD_OUT: &str = "held-out";
 const HELD_OUT_MESSY: &str = "held-out-messy";
@@ -61,17 +60,14 @@ pub(crate) async fn pretrain(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
+    let config: RunConfig = config::resolve(&args.config)?;
     let (start, architecture) = (config.model.dir.clone(), args.architecture.clone());
     let seed = derive_seed(config.seed, "weights");
     let open = move || initial_model(start.as_deref(), architecture.as_deref(), seed);
     let base = read_unless_interrupted(&shutdown, open).await?;
     let folder = RunFolder::create(&args.out)?;
-    keep_same(
-        &folder.path().join(SETTINGS),
-        &config.to_toml()?,
-        "settings",
-    )?;
+    let settings = folder.path().join(SETTINGS);
+    keep_same(&settings, &config::to_toml(&config)?, "settings")?;
     let model_files = folder.path().join(MODEL_FILES);
     keep_same(
         &model_files,
@@ -87,7 +83,7 @@ pub(crate) async fn pretrain(
     let model = pretraining.run(&base).await?;
     let out = args.out.join(MODEL);
     model.save(&out)?;
-    progress.say(&format!("wrote {}", out.display()));
+    progress.print(&format!("wrote {}", out.display()));
     Ok(())
 }
 
@@ -99,18 +95,13 @@ fn keep_same(path: &Path, content: &str, what: &str) -> Result<()> {
             "{} was written with other {what}; give the same, or another --out",
             path.display()
         ),
-        Err(error) if error.kind() == ErrorKind::NotFound => write_whole(path, content)
-            .with_context(|| format!("cannot write {}", path.display()))?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            durable::replace_file(path, content.as_bytes())
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
         Err(error) => bail!("cannot read {}: {error}", path.display()),
     }
     Ok(())
-}
-
-/// Writes a file that is never half there.
-fn write_whole(path: &Path, content: &str) -> std::io::Result<()> {
-    let partial = path.with_extension("partial");
-    std::fs::write(&partial, content)?;
-    std::fs::rename(partial, path)
 }
 
 /// Returns a line for each file of a model: the hash and the name. Weights are a file if they come
@@ -135,7 +126,7 @@ fn initial_model(start: Option<&Path>, architecture: Option<&Path>, seed: u64) -
     Ok(match (start, architecture) {
         (Some(dir), _) => with_tools(Model::open(dir, &Device::Cpu, DType::F32)?, dir)?,
         (None, Some(dir)) => with_tools(Model::random(dir, seed)?, dir)?,
-        (None, None) => policy::tiny::model(seed)?,
+        (None, None) => policy::embedded::model(seed)?,
     })
 }
 
@@ -159,7 +150,8 @@ impl Pretraining<'_> {
         if let Some(newest) = checkpoint::load_latest(&checkpoints)? {
             trainer.restore(&newest)?;
             done = newest.state.step;
-            self.progress.say(&format!("continuing after shard {done}"));
+            self.progress
+                .print(&format!("continuing after shard {done}"));
         }
         loop {
             let model = trained(base, &trainer)?;
@@ -196,7 +188,7 @@ impl Pretraining<'_> {
         let stage = self
             .progress
             .stage("databases", wanted.databases as u64, "databases");
-        data::build_procedural(&dir, &wanted, &mut |built| stage.set(built.done as u64))?;
+        data::build_procedural(&dir, &wanted, &mut |done, _| stage.set(done as u64))?;
         stage.finish("");
         let config = RunConfig {
             data: DataConfig {
@@ -323,12 +315,17 @@ impl Pretraining<'_> {
             ..self.config.clone()
         };
         let setup = Setup::open(&config, self.progress)?;
+        let mut questions = shuffled(&setup, split);
+        if questions.is_empty() {
+            let message = format!("no question has the split {split}, so it is not evaluated");
+            self.progress.print(&message);
+            return Ok(());
+        }
+        questions.truncate(config.evaluation.questions);
         let evaluator = self.evaluator(&config, &setup);
         let engines = evaluator.engines(model, step)?;
         let chat = Arc::new(model.chat.clone());
         let policies = evaluator.models(&engines, &chat, DecodingMode::Greedy)?;
-        let mut questions = questions(&setup, split)?;
-        questions.truncate(config.evaluation.questions);
         let (evaluation, _) = evaluator
             .evaluate(
                 evaluated,
@@ -356,7 +353,7 @@ impl Pretraining<'_> {
                 messy_percent,
                 is_simple: false,
             };
-            data::build_procedural(&dir, &wanted, &mut |_| {})
+            data::build_procedural(&dir, &wanted, &mut |_, _| {})
                 .context("building the held-out databases")?;
         }
         Ok(dir)

@@ -80,7 +80,7 @@ impl Progress {
     }
 
     /// Prints a line above the bars.
-    pub(crate) fn say(&self, line: &str) {
+    pub(crate) fn print(&self, line: &str) {
         match self {
             Self::Bars(bars) => bars.suspend(|| eprintln!("{}", safe_text(line))),
             Self::Lines(out) => print(out, line),
@@ -267,7 +267,7 @@ mod tests {
             }
         });
         stage.finish("loss 0.41");
-        progress.say("done");
+        progress.print("done");
         progress.write_all(b"a log line\n").unwrap();
         let lines = out.lines();
         assert_eq!(

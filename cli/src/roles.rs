@@ -8,7 +8,7 @@ use env::Environment;
 use env_node::{EnvNode, Server};
 use learner::ranks::RankOptions;
 use policy::Placement;
-use proto::{LearnerClient, RanksClient};
+use proto::RanksClient;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +38,7 @@ pub(crate) async fn env_node(
     let runs_dir = &mut config.env_node.web.runs_dir;
     *runs_dir = args.runs_dir.clone().or_else(|| runs_dir.take());
     let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
-    let listener = bind(address, "--listen").await?;
+    let listener = bind(address).await?;
     let ready = admin::serve(args.admin).await?;
     env::metrics::describe();
     env_node::metrics::describe();
@@ -51,7 +51,7 @@ pub(crate) async fn env_node(
     fit_open_files(fit, progress);
     let environment = Environment::open(dataset, config.env).context("in [env]")?;
     if !environment.has_shared_key() {
-        progress.say(
+        progress.print(
             "tokens are signed with a random key and end with this process; nodes that share \
              episodes need the same key: --set env.signing_key_file=FILE",
         );
@@ -59,7 +59,7 @@ pub(crate) async fn env_node(
     let node = EnvNode::new(environment, config.env_node).context("in [env_node]")?;
     let server = Server::open(&node).context("in [env_node]")?;
     ready.set(true);
-    progress.say(&format!("env-node serves on {}", listener.local_addr()?));
+    progress.print(&format!("env-node serves on {}", listener.local_addr()?));
     server.serve(listener, stop(shutdown, ready)).await;
     Ok(())
 }
@@ -74,7 +74,7 @@ pub(crate) fn fit_open_files(fit: impl FnOnce(u64) -> Option<String>, progress: 
         )),
     };
     if let Some(message) = message {
-        progress.say(&message);
+        progress.print(&message);
     }
 }
 
@@ -89,14 +89,13 @@ pub(crate) async fn actor(
         dtype,
         actor: settings,
     } = config::resolve(&args.config)?;
-    let env = setup::dial_env_nodes(&args.env, &args.env_credentials)?;
-    let learner = setup::dial_learner("--learner", &args.learner, &args.learner_credentials)?;
-    let learner = LearnerClient::new(learner);
+    let env = setup::dial_env(&args.env, &args.env_credentials)?;
+    let learner = setup::dial_learner(&args.learner, &args.learner_credentials)?;
     let ready = admin::serve(args.admin).await?;
     actor::metrics::describe();
     let id = args.id.clone().unwrap_or_else(default_actor_id);
     ready.set(true);
-    progress.say(&format!(
+    progress.print(&format!(
         "actor {id} samples for {} on {}",
         args.learner, args.env
     ));
@@ -126,12 +125,12 @@ pub(crate) async fn rank(
     let config: RankRole = config::resolve(&args.config)?;
     // A rank takes no connections but those of its admin port.
     fit_open_files(|_| None, progress);
-    let leader = setup::dial_learner("--learner", &args.learner, &args.learner_credentials)?;
+    let leader = setup::dial_learner(&args.learner, &args.learner_credentials)?;
     let client = RanksClient::new(leader);
     let ready = admin::serve(args.admin).await?;
     learner::metrics::describe_rank();
     ready.set(true);
-    progress.say(&format!("rank of the run at {}", args.learner));
+    progress.print(&format!("rank of the run at {}", args.learner));
     let options = RankOptions {
         device: config.device.open()?,
         threads: threads::or_cores(config.threads),
@@ -142,10 +141,10 @@ pub(crate) async fn rank(
     joined?.with_context(|| format!("--learner {}", args.learner))
 }
 
-pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
+pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
-        .with_context(|| format!("cannot serve on {address}; choose another address with {flag}"))
+        .with_context(|| format!("cannot serve on {address}; choose another address with --listen"))
 }
 
 /// Waits for the signal, and marks the role as not ready.

@@ -7,45 +7,39 @@ use candle_core::{Device, DeviceLocation};
 use policy::{Model, Placement};
 use report::{RunInfo, RunStatus};
 
-use crate::config::ModelConfig;
-
-/// Returns the command line. Arguments that are not UTF-8 are shown as well as they can be.
-fn command_line() -> String {
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    words.collect::<Vec<_>>().join(" ")
-}
+use crate::{config::ModelConfig, shutdown::this_command};
 
 /// Refuses to continue a run on other data than it began with, or by other rules of the
-/// environment. Earlier versions did not record them.
+/// environment.
 pub(crate) fn check_data(earlier: Option<&RunInfo>, now: &RunInfo) -> Result<()> {
-    let known = earlier.and_then(|info| info.data_sha256.as_ref());
+    let Some(earlier) = earlier else {
+        return Ok(());
+    };
     ensure!(
-        known.is_none() || known == now.data_sha256.as_ref(),
+        earlier.data_sha256 == now.data_sha256,
         "the run {} began with other questions or databases ({}) than it would continue with \
          ({}); give it the same data and the same version of the program, or start a new run",
         now.name,
-        shortened(known),
-        shortened(now.data_sha256.as_ref())
+        shortened(&earlier.data_sha256),
+        shortened(&now.data_sha256)
     );
-    let known = earlier.and_then(|info| info.environment.as_ref());
+    // A run in one process has no env-node.
+    let rules = earlier.environment.as_ref();
     ensure!(
-        known.is_none() || known == now.environment.as_ref(),
+        rules.is_none() || rules == now.environment.as_ref(),
         "the run {} began with an env-node of other rules ({}) than it would continue with ({}); \
          give the env-node the same [env] settings and the same version of the program, or start \
          a new run",
         now.name,
-        known.map_or("unknown", String::as_str),
+        rules.map_or("unknown", String::as_str),
         now.environment.as_deref().unwrap_or("unknown")
     );
     Ok(())
 }
 
 /// Returns the beginning of a hash.
-fn shortened(hash: Option<&String>) -> String {
-    hash.map_or_else(
-        || "unknown".to_owned(),
-        |hash| hash.chars().take(12).collect(),
-    )
+fn shortened(hash: &str) -> String {
+    hash.chars().take(12).collect()
 }
 
 /// Describes a run that starts now, on this machine, with this command line. The dataset is left
@@ -55,7 +49,9 @@ fn shortened(hash: Option<&String>) -> String {
 /// There is no such device.
 pub(crate) fn run_info(
     name: &str,
-    (seed, model, placement): (u64, &ModelConfig, Placement),
+    seed: u64,
+    model: &ModelConfig,
+    placement: Placement,
     base: &Model,
 ) -> Result<RunInfo> {
     let model = model.name();
@@ -67,7 +63,7 @@ pub(crate) fn run_info(
         model,
         parameters: tensors.map(|(_, tensor)| tensor.elem_count() as u64).sum(),
         dataset: String::new(),
-        data_sha256: None,
+        data_sha256: String::new(),
         environment: None,
         databases: 0,
         questions: BTreeMap::new(),
@@ -76,7 +72,7 @@ pub(crate) fn run_info(
         run_seed: seed,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: machine(&device),
-        command: command_line(),
+        command: this_command(),
         refused_actors: Vec::new(),
     })
 }

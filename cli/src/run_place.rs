@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use learner::{
     RunStorage,
     object_storage::{ObjectLog, ObjectStorage},
 };
 use tempfile::TempDir;
 
-use crate::args::FetchArgs;
+use crate::{args::FetchArgs, shutdown::shell_quoted, stdout};
 
 /// The place of a run, opened.
 pub(crate) struct RunPlace {
@@ -84,8 +84,9 @@ impl RunPlace {
     pub(crate) fn fetch_command(&self) -> Option<(String, PathBuf)> {
         let remote = self.remote.as_ref()?;
         let name = PathBuf::from(self.folder.file_name()?);
-        let address = remote.storage.address();
-        Some((format!("sqlenv fetch {address} {}", name.display()), name))
+        let address = shell_quoted(remote.storage.address());
+        let out = shell_quoted(&name.to_string_lossy());
+        Some((format!("sqlenv fetch {address} {out}"), name))
     }
 
     /// Returns what the learner opens the run by. To be called once.
@@ -122,15 +123,27 @@ pub(crate) async fn fetch(args: &FetchArgs) -> Result<()> {
         "{address} is not the address of an object store; give s3://BUCKET/PATH, gs://BUCKET/PATH \
          or az://CONTAINER/PATH"
     );
+    // A run there would be mixed with this one.
+    ensure!(
+        !out.exists(),
+        "cannot make {}; choose a folder that is new",
+        out.display()
+    );
     let storage = ObjectStorage::open(address)?;
-    // Fails if the folder exists: a run there would be mixed with this one.
-    std::fs::create_dir(out)
-        .with_context(|| format!("cannot make {}; choose a folder that is new", out.display()))?;
-    let log = storage.fetch(out).await?;
-    if log.is_empty() {
-        std::fs::remove_dir(out).with_context(|| format!("cannot remove {}", out.display()))?;
-        bail!("{address} holds no run; check the address");
-    }
-    eprintln!("{}", out.display());
-    Ok(())
+    let context = || format!("cannot make {}; choose another folder", out.display());
+    // A copy that ends early lies elsewhere, so that the same command can be repeated.
+    let beside = match out.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let partial = tempfile::Builder::new()
+        .prefix(".sqlenv-fetch-")
+        .tempdir_in(beside)
+        .with_context(context)?;
+    let copy = partial.path().join("run");
+    std::fs::create_dir(&copy).with_context(context)?;
+    let log = storage.fetch(&copy).await?;
+    ensure!(!log.is_empty(), "{address} holds no run; check the address");
+    std::fs::rename(&copy, out).with_context(context)?;
+    stdout::print(format_args!("{}\n", out.display()))
 }

@@ -10,7 +10,7 @@ use env::Environment;
 use env_node::EnvNode;
 use policy::{Model, Placement, random::derive_seed};
 use proto::{
-    Credentials, Endpoints, EnvClient, Transport,
+    Credentials, EnvClient, Transport, env_client,
     v1::{ListQuestionsRequest, Question},
 };
 use tokio_util::sync::CancellationToken;
@@ -27,8 +27,8 @@ use crate::{
 pub(crate) struct Setup {
     /// The questions with their gold answers.
     pub(crate) dataset: Arc<Dataset>,
-    /// A client of the environment that serves them: the one in this process, or an env-node.
-    pub(crate) env: EnvClient,
+    /// The environment that serves them: the one in this process, or an env-node.
+    pub(crate) env: Transport,
     /// The solution of each question, which scripted policies know.
     pub(crate) solutions: Arc<Solutions>,
     /// Hash of questions and databases.
@@ -54,6 +54,8 @@ impl Setup {
         let open = move || {
             // A model folder that cannot be used is named before data are built.
             let base = base_model(&config.model, config.seed, config.placement())?;
+            let context_tokens = config.learner.rollout.max_context_tokens as usize;
+            base.config.check_context(context_tokens)?;
             Ok((Self::open(&config, &progress)?, base))
         };
         read_unless_interrupted(shutdown, open).await
@@ -67,10 +69,15 @@ impl Setup {
         let node = EnvNode::new(environment, config.env_node.clone())?;
         Ok(Self {
             dataset: Arc::new(dataset),
-            env: EnvClient::new(Transport::in_process(node.service())),
+            env: Transport::in_process(node.service()),
             solutions,
             data_sha256,
         })
+    }
+
+    /// Returns a client of the environment.
+    pub(crate) fn env_client(&self) -> EnvClient {
+        env_client(self.env.clone())
     }
 
     /// Returns all questions, in the order of the dataset.
@@ -86,7 +93,7 @@ impl Setup {
         credentials: &EnvCredentials,
     ) -> Result<()> {
         self.env = dial_serving_env(address, credentials).await?;
-        let served = actor::list_questions(&self.env, "").await?;
+        let served = actor::list_questions(&self.env_client(), "").await?;
         // The ids of generated questions are the same in all builds; the texts are not.
         let key = |it: &Question| (it.question_id.clone(), it.question_text.clone());
         let served: HashSet<_> = served.iter().map(key).collect();
@@ -107,17 +114,18 @@ impl Setup {
     }
 }
 
-/// Returns a client of an env-node that serves.
+/// Connects to an env-node that serves.
 pub(crate) async fn dial_serving_env(
     address: &str,
     credentials: &EnvCredentials,
-) -> Result<EnvClient> {
-    let mut client = dial_env(address, credentials)?;
+) -> Result<Transport> {
+    let env = dial_env(address, credentials)?;
     let request = ListQuestionsRequest {
         page_size: 1,
         ..ListQuestionsRequest::default()
     };
-    client.list_questions(request).await.map_err(|status| {
+    let listed = env_client(env.clone()).list_questions(request).await;
+    listed.map_err(|status| {
         let remedy = match status.code() {
             Code::Unauthenticated => "give its token by --env-token-file FILE",
             _ => {
@@ -130,43 +138,29 @@ pub(crate) async fn dial_serving_env(
             status.message()
         )
     })?;
-    Ok(client)
+    Ok(env)
 }
 
-/// Returns a client of the env-node, or the list of them, at --env. It connects at the first call.
-pub(crate) fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<EnvClient> {
-    dial_env_nodes(address, credentials).map(|(client, _)| client)
-}
-
-/// Returns also the statistics of the calls.
-pub(crate) fn dial_env_nodes(
-    address: &str,
-    credentials: &EnvCredentials,
-) -> Result<(EnvClient, Endpoints)> {
+/// Connects to the env-node, or the list of them, at --env, at the first call.
+pub(crate) fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<Transport> {
     let certificate = credentials.env_certificate_file.clone();
     let credentials = Credentials {
         ca_file: credentials.env_ca_file.clone(),
         certificate_and_key_files: certificate.zip(credentials.env_key_file.clone()),
         bearer_token_file: credentials.env_token_file.clone(),
     };
-    let transport = Transport::dial_with(address, &credentials).context("--env")?;
-    let endpoints = transport.endpoints();
-    Ok((EnvClient::new(transport), endpoints))
+    Transport::dial_with(address, &credentials).context("--env")
 }
 
-/// Connects to the learner at the address that `flag` names.
-pub(crate) fn dial_learner(
-    flag: &'static str,
-    address: &str,
-    credentials: &LearnerCredentials,
-) -> Result<Transport> {
+/// Connects to the learner at --learner.
+pub(crate) fn dial_learner(address: &str, credentials: &LearnerCredentials) -> Result<Transport> {
     let certificate = credentials.learner_certificate_file.clone();
     let credentials = Credentials {
         ca_file: credentials.learner_ca_file.clone(),
         certificate_and_key_files: certificate.zip(credentials.learner_key_file.clone()),
         bearer_token_file: credentials.learner_token_file.clone(),
     };
-    Transport::dial_with(address, &credentials).context(flag)
+    Transport::dial_with(address, &credentials).context("--learner")
 }
 
 /// Opens the questions, or builds the project's own if no folder is given.
@@ -208,10 +202,10 @@ fn keep_other_seed() -> Result<()> {
 /// Builds the project's own data, unless an equal build exists.
 pub(crate) fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()> {
     let mut stage = None;
-    data::build_if_needed(out, seed, &mut |built| {
+    data::build(out, seed, &mut |done, total| {
         stage
-            .get_or_insert_with(|| progress.stage("building data", built.total as u64, "databases"))
-            .set(built.done as u64);
+            .get_or_insert_with(|| progress.stage("building data", total as u64, "databases"))
+            .set(done as u64);
     })?;
     if let Some(stage) = stage {
         stage.finish(&format!("in {}", out.display()));
@@ -223,8 +217,24 @@ pub(crate) fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()
 pub(crate) fn base_model(config: &ModelConfig, seed: u64, placement: Placement) -> Result<Model> {
     match &config.dir {
         Some(dir) => open_model(dir, placement),
-        None if config.random_weights => Ok(policy::tiny::model(derive_seed(seed, "weights"))?),
-        None => Ok(policy::tiny::base()?),
+        None if config.random_weights => Ok(policy::embedded::model(derive_seed(seed, "weights"))?),
+        None => Ok(policy::embedded::base()?),
+    }
+}
+
+/// Opens the model that --policy names: the embedded base policy, or the model of --model.
+pub(crate) fn chosen_model(wants_base: bool, config: &RunConfig) -> Result<Model> {
+    match (wants_base, &config.model.dir) {
+        (true, None) => Ok(policy::embedded::base()?),
+        (true, Some(dir)) => bail!(
+            "--policy base is the embedded policy; leave --policy out to use {}",
+            dir.display()
+        ),
+        (false, Some(dir)) => open_model(dir, config.placement()),
+        (false, None) => bail!(
+            "--policy model requires --model DIR: the folder runs/NAME/model of a run or any \
+             Hugging Face folder; --policy base requires no model"
+        ),
     }
 }
 
@@ -254,7 +264,7 @@ fn report_left_out(dataset: &Dataset, progress: &Progress) {
     let Some(first) = dataset.left_out.first() else {
         return;
     };
-    progress.say(&format!(
+    progress.print(&format!(
         "{} questions left out, the first {first}",
         dataset.left_out.len()
     ));

@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::SftArgs,
-    config::RunConfig,
+    config::{self, RunConfig},
     evaluation::Evaluator,
-    imitation::{ImitationTrainer, remove_checkpoints},
     progress::Progress,
     setup::{self, Setup},
     shutdown::read_unless_interrupted,
+    supervised::{ImitationTrainer, TrainingTotals, remove_checkpoints},
     warm_start,
 };
 
@@ -28,7 +28,7 @@ pub(crate) async fn sft(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
+    let config = config::resolve(&args.config)?;
     // Checked before the training, so that its result is not lost.
     Model::check_target(&args.out).context("--out")?;
     let checkpoints = beside(&args.out);
@@ -46,7 +46,7 @@ pub(crate) async fn sft(
         }
     };
     trained.save(&args.out)?;
-    progress.say(&format!("wrote {}", args.out.display()));
+    progress.print(&format!("wrote {}", args.out.display()));
     match args.transcripts.is_empty() {
         true => remove_checkpoints(&checkpoints, &warm_start::TITLES),
         false => remove_checkpoints(&checkpoints, &[TRANSCRIPTS]),
@@ -103,14 +103,15 @@ async fn on_transcripts(
         progress,
         shutdown,
         folder: None,
-        checkpoints: Some(checkpoints.to_owned()),
+        checkpoints: checkpoints.to_owned(),
     };
     let settings = &config.warm_start.oracle;
-    let (trained, _) = trainer.imitate(TRANSCRIPTS, &base, &episodes, settings, None)?;
+    let before = TrainingTotals::default();
+    let (trained, _) = trainer.imitate(TRANSCRIPTS, &base, &episodes, settings, before)?;
     Ok(trained)
 }
 
-/// Reads all conversations, and says how many are used.
+/// Reads all conversations, and prints how many are used.
 fn read(files: &[PathBuf], chat: &Chat, progress: &Progress) -> Result<Vec<Segment>> {
     let mut episodes = Vec::new();
     let mut wrong = 0;
@@ -132,9 +133,9 @@ fn read(files: &[PathBuf], chat: &Chat, progress: &Progress) -> Result<Vec<Segme
     let tokens: usize = episodes.iter().map(|it| it.tokens.len()).sum();
     let learned = episodes.iter().flat_map(|it| &it.mask);
     let learned = learned.filter(|&&mask| mask == 1).count();
-    progress.say(&format!(
+    progress.print(&format!(
         "{} conversations of {tokens} tokens, {learned} of the assistant; {wrong} left out, \
-         because they say `correct: false`",
+         because they have `correct: false`",
         episodes.len()
     ));
     Ok(episodes)

@@ -3,25 +3,21 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::{Mutex, OnceLock, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use actor::evaluation_of;
 use anyhow::{Context as _, Result, bail};
-use axum::http::{Request, StatusCode, Uri, header::HOST};
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use axum::http::{StatusCode, Uri};
 use policy::Chat;
 use proto::v1::{Question, Trajectory};
 use report::{LiveEpisode, LiveStatus, ReportError, RunFolder, RunRecords, RunSettings, diagnose};
-use tokio::net::TcpStream;
+
+use crate::{admin_client, model_folder::newest_chat};
 
 /// The longest wait for a learner.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A status is some 100 kB. Something else at the address may send anything.
-const MAX_STATUS_BYTES: usize = 32 << 20;
 /// A longer journal takes too long to read again and again, so its episodes are not shown.
 const MAX_JOURNAL_BYTES: u64 = 64 << 20;
 /// Episodes of the journal that are shown.
@@ -33,7 +29,17 @@ pub(crate) enum StatusSource {
     /// The admin port of a learner.
     Learner(Uri),
     /// The folder of a run.
-    Folder(PathBuf),
+    Folder(Box<WatchedFolder>),
+}
+
+/// The folder of a run, with what is not read again and again.
+#[derive(Debug)]
+pub(crate) struct WatchedFolder {
+    path: PathBuf,
+    /// The chat of the run, which all its checkpoints share.
+    chat: OnceLock<Chat>,
+    /// The newest episodes, and the size of the journal that had them.
+    episodes: Mutex<(u64, Vec<LiveEpisode>)>,
 }
 
 /// The answer of a source.
@@ -66,7 +72,11 @@ impl StatusSource {
                  port of its learner as http://HOST:PORT"
             );
         }
-        Ok(Self::Folder(path.to_owned()))
+        Ok(Self::Folder(Box::new(WatchedFolder {
+            path: path.to_owned(),
+            chat: OnceLock::new(),
+            episodes: Mutex::default(),
+        })))
     }
 
     /// Returns the status of the run now.
@@ -75,23 +85,14 @@ impl StatusSource {
     /// The folder cannot be read, or something else than a learner answers.
     pub(crate) async fn fetch(&self) -> Result<Fetched> {
         match self {
-            Self::Folder(path) => Ok(Fetched::Status(Box::new(of_folder(path)?))),
+            Self::Folder(folder) => Ok(Fetched::Status(Box::new(folder.status()?))),
             Self::Learner(address) => fetch(address).await,
         }
     }
 }
 
 async fn fetch(address: &Uri) -> Result<Fetched> {
-    let answer = match tokio::time::timeout(PATIENCE, get(address)).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            return Ok(Fetched::Away(format!(
-                "no answer within {} s",
-                PATIENCE.as_secs()
-            )));
-        }
-    };
-    match answer {
+    match admin_client::get(address, "/status.json", PATIENCE).await {
         Err(error) => Ok(Fetched::Away(format!("{error:#}"))),
         Ok((StatusCode::SERVICE_UNAVAILABLE, body)) => {
             Ok(Fetched::Away(String::from_utf8_lossy(&body).into_owned()))
@@ -108,44 +109,50 @@ async fn fetch(address: &Uri) -> Result<Fetched> {
     }
 }
 
-/// Gets `status.json` below an address.
-async fn get(address: &Uri) -> Result<(StatusCode, Bytes)> {
-    let authority = address.authority().context("the address has no host")?;
-    let host = authority.host().trim_matches(['[', ']']);
-    let port = authority.port_u16().unwrap_or(80);
-    let stream = TcpStream::connect((host, port)).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let path = format!("{}/status.json", address.path().trim_end_matches('/'));
-    let request = Request::get(path).header(HOST, authority.as_str());
-    let response = sender
-        .send_request(request.body(Empty::<Bytes>::new())?)
-        .await?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), MAX_STATUS_BYTES)
-        .collect()
-        .await;
-    connection.abort();
-    match body {
-        Ok(body) => Ok((status, body.to_bytes())),
-        Err(error) => bail!("the answer broke off: {error}"),
+impl WatchedFolder {
+    fn status(&self) -> Result<LiveStatus> {
+        let folder = RunFolder::new(&self.path);
+        let records = folder.read()?;
+        if !folder.is_of_run(&records) {
+            return Err(ReportError::NotARun(self.path.clone()).into());
+        }
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let settings = records.config.as_deref().map(settings).unwrap_or_default();
+        let mut status = LiveStatus::of_records(&records, &name, settings);
+        status.silent_seconds = seconds_since_change(&self.path.join("metrics.jsonl"));
+        // The journal is a view for people: a run whose checkpoint cannot be read still has a
+        // status.
+        status.episodes = self.newest_episodes(&records).unwrap_or_default();
+        status.findings = diagnose(&status);
+        Ok(status)
     }
-}
 
-fn of_folder(path: &Path) -> Result<LiveStatus> {
-    let folder = RunFolder::new(path);
-    let records = folder.read()?;
-    if !folder.is_of_run(&records) {
-        return Err(ReportError::NotARun(path.to_owned()).into());
+    /// Returns the newest episodes. They are read again when the journal has grown.
+    fn newest_episodes(&self, records: &RunRecords) -> Result<Vec<LiveEpisode>> {
+        let journal_bytes = learner::journal::bytes(&self.path)?;
+        if journal_bytes > MAX_JOURNAL_BYTES {
+            return Ok(Vec::new());
+        }
+        let Some(chat) = self.chat()? else {
+            return Ok(Vec::new());
+        };
+        let known = self.episodes.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        if known.0 != journal_bytes {
+            *known = (journal_bytes, read_episodes(&self.path, chat, records)?);
+        }
+        Ok(known.1.clone())
     }
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let settings = records.config.as_deref().map(settings).unwrap_or_default();
-    let mut status = LiveStatus::of_records(&records, &name, settings);
-    status.silent_seconds = seconds_since_change(&path.join("metrics.jsonl"));
-    // The journal is a view for people: a run whose checkpoint cannot be read still has a status.
-    status.episodes = newest_episodes(path, &records).unwrap_or_default();
-    status.findings = diagnose(&status);
-    Ok(status)
+
+    /// Returns the chat of the run, if there is a checkpoint.
+    fn chat(&self) -> Result<Option<&Chat>> {
+        if self.chat.get().is_none()
+            && let Some(chat) = newest_chat(&self.path)?
+        {
+            let _ = self.chat.set(chat);
+        }
+        Ok(self.chat.get())
+    }
 }
 
 /// Returns the settings that the status needs, as far as `config.toml` has them.
@@ -173,12 +180,8 @@ fn seconds_since_change(path: &Path) -> Option<f64> {
     Some(age.as_secs_f64())
 }
 
-/// Returns the first episode of each of the newest groups in the journal, newest first.
-fn newest_episodes(run_dir: &Path, records: &RunRecords) -> Result<Vec<LiveEpisode>> {
-    if learner::journal::bytes(run_dir)? > MAX_JOURNAL_BYTES {
-        return Ok(Vec::new());
-    }
-    let chat = newest_chat(run_dir)?;
+/// Reads the first episode of each of the newest groups in the journal, newest first.
+fn read_episodes(run_dir: &Path, chat: &Chat, records: &RunRecords) -> Result<Vec<LiveEpisode>> {
     let mut newest = Vec::new();
     for group in learner::journal::read(run_dir)? {
         if newest.len() == EPISODES {
@@ -201,8 +204,9 @@ fn newest_episodes(run_dir: &Path, records: &RunRecords) -> Result<Vec<LiveEpiso
             ..Question::default()
         };
         Some(live_episode(
-            &chat,
-            (group.group_index, group.actor_id),
+            chat,
+            group.group_index,
+            group.actor_id,
             question,
             trajectory,
         ))
@@ -210,29 +214,11 @@ fn newest_episodes(run_dir: &Path, records: &RunRecords) -> Result<Vec<LiveEpiso
     Ok(episodes.collect())
 }
 
-/// Reads the chat template and the tokenizer of the newest checkpoint.
-fn newest_chat(run_dir: &Path) -> Result<Chat> {
-    let checkpoints = run_dir.join("checkpoints");
-    let newest = fs::read_to_string(checkpoints.join("LATEST"))?;
-    let mut files = Vec::new();
-    for entry in fs::read_dir(checkpoints.join(newest.trim()).join("hf"))? {
-        let path = entry?.path();
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        if !name.contains("safetensors") {
-            files.push((name, fs::read(&path)?));
-        }
-    }
-    Ok(Chat::from_files(&files)?)
-}
-
 /// Returns an episode as people read it.
 pub(crate) fn live_episode(
     chat: &Chat,
-    (group_index, actor_id): (u64, String),
+    group_index: u64,
+    actor_id: String,
     question: Question,
     trajectory: &Trajectory,
 ) -> LiveEpisode {
@@ -240,7 +226,6 @@ pub(crate) fn live_episode(
     LiveEpisode {
         group_index,
         actor_id,
-        policy_version: trajectory.turns.first().map(|turn| turn.policy_version),
         failure: trajectory.failure.clone(),
         episode: episodes.swap_remove(0),
     }

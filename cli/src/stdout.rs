@@ -1,11 +1,12 @@
 //! Writes to standard output. If its reader has closed it, as in `sqlenv eval | head`, the program
 //! exits without an error.
 //!
-//! Invariant: no text of a file, a model or a peer controls the terminal.
+//! Invariant: no text of a file, a model or a peer controls the terminal. A file or another program
+//! gets each text as it is.
 
 use std::{
     fmt::Display,
-    io::{self, ErrorKind, StdoutLock, Write},
+    io::{self, ErrorKind, IsTerminal as _, StdoutLock, Write},
     process,
 };
 
@@ -21,22 +22,35 @@ pub(crate) fn print(text: impl Display) -> Result<()> {
 
 /// Locks standard output for this thread.
 pub(crate) fn lock() -> LockedStdout {
-    LockedStdout(io::stdout().lock())
+    let out = io::stdout().lock();
+    LockedStdout {
+        is_terminal: out.is_terminal(),
+        out,
+    }
 }
 
 /// Locked standard output. A write to a closed pipe ends the process.
-pub(crate) struct LockedStdout(StdoutLock<'static>);
+pub(crate) struct LockedStdout {
+    out: StdoutLock<'static>,
+    is_terminal: bool,
+}
 
 impl Write for LockedStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Callers write whole texts, so that a character is never in two parts.
-        let text = report::safe_text(&String::from_utf8_lossy(bytes));
-        exit_on_broken_pipe(self.0.write_all(text.as_bytes()))?;
+        let written = match self.is_terminal {
+            // Callers write whole texts, so that a character is never in two parts.
+            true => {
+                let text = report::safe_text(&String::from_utf8_lossy(bytes));
+                self.out.write_all(text.as_bytes())
+            }
+            false => self.out.write_all(bytes),
+        };
+        exit_on_broken_pipe(written)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        exit_on_broken_pipe(self.0.flush())
+        exit_on_broken_pipe(self.out.flush())
     }
 }
 

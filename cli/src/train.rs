@@ -10,24 +10,25 @@ mod table;
 
 use std::net::SocketAddr;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use learner::LearnerServerConfig;
 use policy::Model;
-use report::{PolicyName, RunFolder, RunStatus};
+use report::{PolicyName, RunFolder, RunInfo, RunStatus};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     admin::{self, Readiness},
     args::TrainArgs,
-    config::RunConfig,
+    config::{self, RunConfig},
     evaluation::Evaluator,
-    imitation::remove_checkpoints,
     live::LiveRun,
     model_folder,
     progress::Progress,
     setup::Setup,
     shutdown::Interrupted,
-    stdout, warm_start,
+    stdout,
+    supervised::remove_checkpoints,
+    warm_start,
 };
 use run::{OpenRun, PlannedRun};
 
@@ -41,7 +42,7 @@ pub(crate) async fn train(
     shutdown: CancellationToken,
 ) -> Result<()> {
     if args.dry_run {
-        let config = RunConfig::resolve(&args.config)?;
+        let config: RunConfig = config::resolve(&args.config)?;
         stdout::print(config.commented_toml()?)?;
         return config.check_paths();
     }
@@ -49,31 +50,27 @@ pub(crate) async fn train(
     // `--resume` would choose it as the newest run.
     let plan = PlannedRun::resolve(args)?;
     let config = plan.config.clone();
-    ensure!(
-        config.learner.ranks.is_alone(),
-        "learner.ranks: `sqlenv train` is one process and has one rank; remove the setting, or \
-         start `sqlenv learner` and `sqlenv rank`"
-    );
-    ensure!(
-        config.learner.server == LearnerServerConfig::default(),
-        "learner.server: `sqlenv train` is one process and serves no port; remove the setting, or \
-         start `sqlenv learner`"
-    );
+    check_is_of_one_process(&config)?;
     config.device.open()?;
     let live = LiveRun::default();
     let ready = open_admin_port(args.admin, &live).await?;
     let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
-    say_if_not_evaluated(&setup, progress);
+    print_if_not_evaluated(&setup, progress);
     let mut run = plan.open(progress, live)?;
-    run.describe(&setup, &base)?;
-    ready.set(true);
-    let evaluator = Evaluator {
-        config: &config,
-        setup: &setup,
-        progress,
-        shutdown: &shutdown,
+    let stages = Stages {
+        folder: run.folder.clone(),
+        live: run.live.clone(),
+        info: run.describe(&setup, &base)?,
+        evaluator: Evaluator {
+            config: &config,
+            setup: &setup,
+            progress,
+            shutdown: &shutdown,
+        },
+        base,
     };
-    let ended = stages(&mut run, &evaluator, &base).await;
+    ready.set(true);
+    let ended = stages.run(&mut run).await;
     ready.set(false);
     let status = match &ended {
         Ok(()) => RunStatus::Finished,
@@ -92,19 +89,34 @@ pub(crate) async fn train(
         return ended;
     }
     let (summary, report) = closed?;
-    progress.say(&format!("{summary}report: {}", report.display()));
+    progress.print(&format!("{summary}report: {}", report.display()));
     if ended.is_err() {
         let command = run.resume_command();
-        progress.say(&format!("interrupted; continue with: {command}"));
+        progress.print(&format!("interrupted; continue with: {command}"));
     }
     run.live.linger().await;
     ended
 }
 
-fn say_if_not_evaluated(setup: &Setup, progress: &Progress) {
+/// Refuses settings of a run over several processes.
+fn check_is_of_one_process(config: &RunConfig) -> Result<()> {
+    ensure!(
+        config.learner.ranks.is_alone(),
+        "learner.ranks: `sqlenv train` is one process and has one rank; remove the setting, or \
+         start `sqlenv learner` and `sqlenv rank`"
+    );
+    ensure!(
+        config.learner.server == LearnerServerConfig::default(),
+        "learner.server: `sqlenv train` is one process and serves no port; remove the setting, or \
+         start `sqlenv learner`"
+    );
+    Ok(())
+}
+
+fn print_if_not_evaluated(setup: &Setup, progress: &Progress) {
     let questions = setup.questions();
     if !questions.iter().any(|it| it.split.starts_with("eval")) {
-        progress.say(
+        progress.print(
             "no question has the split `eval`, so the run is not evaluated on questions that it \
              does not train on; see docs/data.md for splits",
         );
@@ -121,68 +133,66 @@ async fn open_admin_port(address: Option<SocketAddr>, live: &LiveRun) -> Result<
     Ok(ready)
 }
 
-/// Runs the stages until the last one has finished or a signal arrives ([`Interrupted`]).
-async fn stages(run: &mut OpenRun, evaluator: &Evaluator<'_>, base: &Model) -> Result<()> {
-    let folder = run.folder.clone();
-    run.timed("baselines", table::scripted(&folder, evaluator, base))
-        .await?;
-    let (name, start) = start(run, evaluator, base).await?;
-    let evaluation = table::model(&folder, evaluator, name, &start, 0);
-    run.timed("evaluations", evaluation).await?;
-    let info = run.info.clone();
-    let info = info.context("the run is not described: this is a bug")?;
-    let live = run.live.clone();
-    let training = grpo::grpo((&folder, &live, &info), evaluator, (name, start.clone()));
-    let (trained, step) = run.timed("GRPO", training).await?;
-    let evaluation = table::model(&folder, evaluator, PolicyName::Grpo, &trained, step);
-    run.timed("evaluations", evaluation).await?;
-    let base = &evaluator.config.model;
-    model_folder::save(&folder, model_folder::LAST, (&trained, base), step)?;
-    let imitation = imitation::oracle_imitation(&folder, evaluator, &start);
-    if let Some(model) = run.timed("imitation", imitation).await? {
-        let name = PolicyName::OracleImitation;
-        let evaluation = table::model(&folder, evaluator, name, &model, 0);
+/// What the stages of a run share.
+struct Stages<'a> {
+    folder: RunFolder,
+    live: LiveRun,
+    info: RunInfo,
+    evaluator: Evaluator<'a>,
+    /// The model of the settings.
+    base: Model,
+}
+
+impl Stages<'_> {
+    /// Runs the stages until the last one has finished or a signal arrives ([`Interrupted`]).
+    async fn run(&self, run: &mut OpenRun) -> Result<()> {
+        run.timed("baselines", self.evaluate_scripted()).await?;
+        let (name, start) = self.start(run).await?;
+        let evaluation = self.evaluate_model(name, &start, 0);
         run.timed("evaluations", evaluation).await?;
-    }
-    Ok(())
-}
-
-/// Returns the model from which GRPO starts: the base, or the warm start of the settings.
-async fn start(
-    run: &mut OpenRun,
-    evaluator: &Evaluator<'_>,
-    base: &Model,
-) -> Result<(PolicyName, Model)> {
-    if !evaluator.config.warm_start.enabled {
-        return Ok((PolicyName::Base, base.clone()));
-    }
-    let folder = run.folder.clone();
-    run.timed(
-        "baselines",
-        table::base_before_warm_start(&folder, evaluator, base),
-    )
-    .await?;
-    let warm = run
-        .timed("warm start", warm_model(&folder, evaluator, base))
-        .await?;
-    Ok((PolicyName::WarmStart, warm))
-}
-
-/// Returns the warm start: the one in the run folder, or a newly trained one.
-async fn warm_model(folder: &RunFolder, evaluator: &Evaluator<'_>, base: &Model) -> Result<Model> {
-    let placement = evaluator.config.placement();
-    let checkpoints = folder.path().join(SFT_CHECKPOINTS);
-    let warm = match warm_start::open_warm_start(folder.path(), placement)? {
-        Some(found) => found,
-        None => {
-            let training =
-                warm_start::warm_start(evaluator, base, Some(folder), checkpoints.clone());
-            let trained = training.await?;
-            warm_start::save_warm_start(&trained, folder.path())?;
-            trained
+        let training = self.grpo(name, start.clone());
+        let (trained, step) = run.timed("GRPO", training).await?;
+        let evaluation = self.evaluate_model(PolicyName::Grpo, &trained, step);
+        run.timed("evaluations", evaluation).await?;
+        let base = &self.evaluator.config.model;
+        model_folder::save(&self.folder, model_folder::LAST, &trained, base, step)?;
+        let imitation = self.oracle_imitation(&start);
+        if let Some(model) = run.timed("imitation", imitation).await? {
+            let evaluation = self.evaluate_model(PolicyName::OracleImitation, &model, 0);
+            run.timed("evaluations", evaluation).await?;
         }
-    };
-    // Also after a kill between the two.
-    remove_checkpoints(&checkpoints, &warm_start::TITLES);
-    Ok(warm)
+        Ok(())
+    }
+
+    /// Returns the model from which GRPO starts: the base, or the warm start of the settings.
+    async fn start(&self, run: &mut OpenRun) -> Result<(PolicyName, Model)> {
+        if !self.evaluator.config.warm_start.enabled {
+            return Ok((PolicyName::Base, self.base.clone()));
+        }
+        run.timed("baselines", self.evaluate_base_before_warm_start())
+            .await?;
+        let warm = run.timed("warm start", self.warm_model()).await?;
+        Ok((PolicyName::WarmStart, warm))
+    }
+
+    /// Returns the warm start: the one in the run folder, or a newly trained one.
+    async fn warm_model(&self) -> Result<Model> {
+        let run_dir = self.folder.path();
+        let checkpoints = run_dir.join(SFT_CHECKPOINTS);
+        let placement = self.evaluator.config.placement();
+        let warm = match warm_start::open_warm_start(run_dir, placement)? {
+            Some(found) => found,
+            None => {
+                let (evaluator, folder) = (&self.evaluator, Some(&self.folder));
+                let training =
+                    warm_start::warm_start(evaluator, &self.base, folder, checkpoints.clone());
+                let trained = training.await?;
+                warm_start::save_warm_start(&trained, run_dir)?;
+                trained
+            }
+        };
+        // Also after a kill between the two.
+        remove_checkpoints(&checkpoints, &warm_start::TITLES);
+        Ok(warm)
+    }
 }

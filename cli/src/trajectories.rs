@@ -16,11 +16,11 @@ use actor::{
 };
 use anyhow::{Context as _, Result};
 use learner::journal;
-use policy::{Chat, ChatRole, DTypeChoice, DeviceChoice, Message, Placement, ToolCall};
+use policy::{Chat, ChatRole, Message, ToolCall};
 use proto::v1::{Observation, Segment, Trajectory, Turn};
 use serde_json::{Value, json};
 
-use crate::{args::TrajectoriesArgs, local::newest_model, out_file, stdout};
+use crate::{args::TrajectoriesArgs, model_folder::newest_chat, out_file, stdout};
 
 /// Stands for a question where the prompt of an unknown one is rendered.
 const MARK: &str = "\u{e000}question\u{e000}";
@@ -29,18 +29,12 @@ const MOST_SHOTS: usize = 3;
 /// Writes all trajectories.
 pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
     args.out.as_deref().map_or(Ok(()), out_file::check)?;
-    let on_cpu = Placement {
-        device: DeviceChoice::Cpu,
-        dtype: DTypeChoice::F32,
-    };
-    let chat = newest_model(&args.run_dir, on_cpu)?
-        .with_context(|| {
-            format!(
-                "{} has no checkpoint; give the folder of a run",
-                args.run_dir.display()
-            )
-        })?
-        .chat;
+    let chat = newest_chat(&args.run_dir)?.with_context(|| {
+        format!(
+            "{} has no checkpoint; give the folder of a run",
+            args.run_dir.display()
+        )
+    })?;
     let groups = journal::read(&args.run_dir)?;
     let mut out: Box<dyn Write> = match &args.out {
         Some(path) => {
@@ -86,8 +80,7 @@ fn line(chat: &Chat, group_index: u64, trajectory: &Trajectory) -> Result<Value>
     }))
 }
 
-/// Returns the prompt of the first completion, as text; none if the turn is outside of its segment,
-/// as the journal of an earlier version of the program may hold it.
+/// Returns the prompt of the first completion, as text; none if the turn is outside of its segment.
 fn prompt(chat: &Chat, trajectory: &Trajectory) -> Result<Option<String>> {
     let Some(turn) = trajectory.turns.first() else {
         return Ok(Some(String::new()));
@@ -284,7 +277,7 @@ mod tests {
     /// malformed turn is shown and not learned.
     #[test]
     fn an_imitated_line_has_the_tokens_of_its_rollout() {
-        let chat = policy::tiny::base().unwrap().chat;
+        let chat = policy::embedded::base().unwrap().chat;
         let call = |tool: &str, parameter: &str, value: &str| {
             ToolCall::new(tool, parameter, value).to_text()
         };
@@ -322,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_turn_outside_of_its_segment_has_no_prompt() {
-        let chat = policy::tiny::base().unwrap().chat;
+        let chat = policy::embedded::base().unwrap().chat;
         let whole = line(&chat, 7, &trajectory(0, 2)).unwrap();
         assert!(whole["prompt"].is_string(), "{whole}");
         for broken in [trajectory(0, 900), trajectory(3, 1)] {

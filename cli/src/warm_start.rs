@@ -16,8 +16,8 @@ use crate::{
     config::WarmStartConfig,
     demonstrations::{corrected_episodes, demonstrations},
     evaluation::Evaluator,
-    imitation::{ImitationTrainer, TrainingTotals},
     setup::open_model,
+    supervised::{ImitationTrainer, TrainingTotals},
 };
 
 const FOLDER: &str = "warm-start";
@@ -25,8 +25,8 @@ const FOLDER: &str = "warm-start";
 // weights.
 const ORACLE: &str = "imitating the oracle";
 const CORRECTIONS: &str = "imitating corrections";
-const MIXED_HABITS: &str = "imitating mixed habits";
-pub(crate) const TITLES: [&str; 3] = [ORACLE, CORRECTIONS, MIXED_HABITS];
+const DEMONSTRATORS: &str = "imitating mixed habits";
+pub(crate) const TITLES: [&str; 3] = [ORACLE, CORRECTIONS, DEMONSTRATORS];
 
 /// Trains the warm start, and records its steps in `folder` if one is given. It continues from the
 /// checkpoints of an interrupted one.
@@ -39,20 +39,15 @@ pub(crate) async fn warm_start(
     let config = &evaluator.config.warm_start;
     let trainer = ImitationTrainer {
         folder,
-        ..ImitationTrainer::of(evaluator, Some(checkpoints))
+        ..ImitationTrainer::of(evaluator, checkpoints)
     };
     let careful = DemonstratorMix {
         error_share: config.recovery_share,
         ..DemonstratorMix::default()
     };
     let oracle = demonstrations(evaluator, "oracle", base, careful).await?;
-    let (mut warm, mut totals) = trainer.imitate(
-        ORACLE,
-        base,
-        &oracle,
-        &config.oracle,
-        Some(TrainingTotals::default()),
-    )?;
+    let before = TrainingTotals::default();
+    let (mut warm, mut totals) = trainer.imitate(ORACLE, base, &oracle, &config.oracle, before)?;
     let corrected = match config.corrected_questions {
         0 => Vec::new(),
         questions => corrected_episodes(evaluator, "warm start", &warm, questions).await?,
@@ -60,13 +55,8 @@ pub(crate) async fn warm_start(
     if !corrected.is_empty() {
         let as_many = oracle.into_iter().take(corrected.len());
         let episodes: Vec<Segment> = corrected.into_iter().chain(as_many).collect();
-        (warm, totals) = trainer.imitate(
-            CORRECTIONS,
-            &warm,
-            &episodes,
-            &config.corrections,
-            Some(totals),
-        )?;
+        let settings = &config.corrections;
+        (warm, totals) = trainer.imitate(CORRECTIONS, &warm, &episodes, settings, totals)?;
     }
     if config.demonstrators.budget_tokens == 0 {
         return Ok(warm);
@@ -79,17 +69,13 @@ pub(crate) async fn warm_start(
     };
     // This label also seeds random numbers.
     let mixed = demonstrations(evaluator, "mixed habits", base, mixed).await?;
-    let (warm, _) = trainer.imitate(
-        MIXED_HABITS,
-        &warm,
-        &mixed,
-        &config.demonstrators,
-        Some(totals),
-    )?;
+    let settings = &config.demonstrators;
+    let (warm, _) = trainer.imitate(DEMONSTRATORS, &warm, &mixed, settings, totals)?;
     Ok(warm)
 }
 
-/// Says how the warm start is trained, as the end of a sentence. Returns `None` if there is none.
+/// Describes how the warm start is trained, as the end of a sentence. Returns `None` if there is
+/// none.
 pub(crate) fn description(config: &WarmStartConfig) -> Option<String> {
     if !config.enabled {
         return None;
@@ -101,8 +87,8 @@ pub(crate) fn description(config: &WarmStartConfig) -> Option<String> {
     Some(match config.demonstrators.budget_tokens {
         0 => oracle.to_owned(),
         _ => format!(
-            "{oracle}, then of demonstrators of mixed habits: {:.0}\u{a0}% of them answer without a \
-             query, on purpose, so that it knows a habit that GRPO can unlearn",
+            "{oracle}, then of careful and hasty demonstrators: {:.0}\u{a0}% of them answer without \
+             a query, on purpose, so that the policy has an error that GRPO can correct",
             100.0 * config.hasty_share
         ),
     })
@@ -126,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_description_says_that_mixed_habits_are_meant() {
+    fn the_description_names_hasty_demonstrators_as_a_purpose() {
         let mut config = WarmStartConfig {
             enabled: true,
             hasty_share: 0.5,

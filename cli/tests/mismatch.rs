@@ -83,7 +83,7 @@ fn model() -> Model {
     Model {
         weights: weights(&config, 0),
         config,
-        ..policy::tiny::model(0).unwrap()
+        ..policy::embedded::model(0).unwrap()
     }
 }
 

@@ -180,7 +180,7 @@ fn python() -> Command {
 /// Runs a command, which must succeed, and returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {printed}");
     String::from_utf8(output.stdout).unwrap()
 }

@@ -11,7 +11,7 @@ use learner::{
     group::{Group, GroupRules, StepGroups},
     trainer::Trainer,
 };
-use policy::{Chat, Coordinates, Decoder, DecoderMode, Model, PackedRows, ToolCall, tiny};
+use policy::{Chat, Coordinates, Decoder, DecoderMode, Model, PackedRows, ToolCall, embedded};
 use proto::{
     EncodedGroup,
     v1::{Observation, StepResponse, SubmitRequest, Trajectory},
@@ -114,7 +114,7 @@ fn reply(done: bool, correct: bool) -> StepResponse {
 
 #[test]
 fn sampled_tokens_reach_the_gradient_as_they_were_sampled() {
-    let model = tiny::model(5).unwrap();
+    let model = embedded::model(5).unwrap();
     let decoder = Decoder::new(&model.config, &model.weights, DecoderMode::Sample).unwrap();
     let config = LearnerConfig {
         group_size: 2,

@@ -8,26 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
-use crate::dataset::{read_array, select};
+use crate::dataset::select;
 use crate::records::{self, RecordLayout, SqlRecord};
 use crate::{DataError, Dataset};
 
 const TRAIN: (&str, &[&str]) = ("train_databases", &["train.json"]);
 /// The second file is a part of the first.
 const DEV: (&str, &[&str]) = ("dev_databases", &["dev.json", "mini_dev_sqlite.json"]);
-
-#[derive(Deserialize)]
-struct BirdRecord {
-    db_id: String,
-    question: String,
-    #[serde(default)]
-    evidence: String,
-    #[serde(rename = "SQL")]
-    sql: String,
-    difficulty: Option<String>,
-}
 
 /// Whether the folder has BIRD's layout.
 pub(crate) fn is_layout(dir: &Path) -> bool {
@@ -49,7 +36,7 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, 
     let mut by_database = train;
     by_database.extend(dev);
     let known: BTreeSet<String> = by_database.keys().cloned().collect();
-    let names = select(dir, &known, databases, || known.clone())?;
+    let names = select(dir, &known, databases)?;
     by_database.retain(|name, _| names.contains(name));
     let layout = RecordLayout {
         name: "bird",
@@ -77,44 +64,11 @@ fn read_part(dir: &Path, part: (&str, &[&'static str])) -> Result<ByDatabase, Da
         );
         return Err(DataError::format(dir, problem));
     };
-    let path = dir.join(file);
-    for (index, value) in read_array(&path)?.into_iter().enumerate() {
-        let refuse =
-            |problem: String| DataError::format(&path, format!("index {index}: {problem}"));
-        let record: BirdRecord = serde_json::from_value(value).map_err(|error| {
-            refuse(format!(
-                "{error}; each record needs the texts db_id, question and SQL"
-            ))
-        })?;
-        let record = checked(record, file, index).map_err(refuse)?;
+    for record in records::read(dir, file)? {
         let (_, records) = by_database
             .entry(record.database_name.clone())
             .or_insert_with(|| (dir.join(folder), Vec::new()));
         records.push(record);
     }
     Ok(by_database)
-}
-
-fn checked(record: BirdRecord, file: &'static str, index: usize) -> Result<SqlRecord, String> {
-    records::check_filled(&[
-        ("db_id", record.db_id.as_str()),
-        ("question", record.question.as_str()),
-        ("SQL", record.sql.as_str()),
-    ])?;
-    Ok(SqlRecord {
-        file,
-        index,
-        database_name: record.db_id,
-        question_text: with_evidence(&record.question, &record.evidence),
-        gold_sql: record.sql,
-        difficulty: record.difficulty.filter(|it| !it.trim().is_empty()),
-    })
-}
-
-/// Returns the question with its evidence, as agents see it.
-pub(crate) fn with_evidence(question: &str, evidence: &str) -> String {
-    match evidence.trim() {
-        "" => question.to_owned(),
-        evidence => format!("{} Hint: {evidence}", question.trim_end()),
-    }
 }

@@ -4,45 +4,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
+use crate::gold::of_gold_sql;
 use crate::sql::GoldDatabase;
 use crate::sql_text;
-use crate::{
-    DataError, DatabaseRole, Dataset, LeftOut, Manifest, Question, answer_from_rows, faults,
-};
+use crate::{DataError, DatabaseRole, Dataset, Manifest, Question, answer_from_rows, faults};
 
 /// The number of left-out questions that the text of a report names.
 const LISTED_LEFT_OUT: usize = 5;
 
 /// The result of a check.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug)]
 pub struct CheckReport {
-    /// The number of databases that were opened and hashed.
-    pub databases: usize,
-    /// The number of questions whose gold SQL was run again.
-    pub questions: usize,
-    /// The questions that the loader left out.
-    pub left_out: Vec<LeftOut>,
+    /// What was checked: databases that were opened and hashed, questions whose gold SQL was run
+    /// again, and those that the loader left out.
+    pub dataset: Dataset,
     /// All problems, one line each.
     pub problems: Vec<String>,
 }
 
-impl CheckReport {
-    /// Whether the check found no problem.
-    pub fn is_clean(&self) -> bool {
-        self.problems.is_empty()
-    }
-}
-
 impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} databases, ", self.databases)?;
-        write!(f, "{} questions checked, ", self.questions)?;
-        write!(f, "{} left out, ", self.left_out.len())?;
+        let left_out = &self.dataset.left_out;
+        write!(f, "{} databases, ", self.dataset.databases.len())?;
+        write!(f, "{} questions checked, ", self.dataset.questions.len())?;
+        write!(f, "{} left out, ", left_out.len())?;
         writeln!(f, "{} problems", self.problems.len())?;
-        for left_out in self.left_out.iter().take(LISTED_LEFT_OUT) {
+        for left_out in left_out.iter().take(LISTED_LEFT_OUT) {
             writeln!(f, "left out: {left_out}")?;
         }
-        if let Some(others) = self.left_out.len().checked_sub(LISTED_LEFT_OUT + 1) {
+        if let Some(others) = left_out.len().checked_sub(LISTED_LEFT_OUT + 1) {
             writeln!(
                 f,
                 "left out: {} more; --left-out FILE writes all",
@@ -67,12 +57,7 @@ pub fn check(dir: &Path, databases: Option<&[String]>) -> Result<CheckReport, Da
     if dir.join(crate::manifest::FILE_NAME).is_file() {
         problems.extend(misplaced(&dataset, &Manifest::read(dir)?));
     }
-    Ok(CheckReport {
-        databases: dataset.databases.len(),
-        questions: dataset.questions.len(),
-        left_out: dataset.left_out,
-        problems,
-    })
+    Ok(CheckReport { dataset, problems })
 }
 
 fn wrong_answers(dataset: &Dataset) -> Result<Vec<String>, DataError> {
@@ -86,6 +71,7 @@ fn wrong_answers(dataset: &Dataset) -> Result<Vec<String>, DataError> {
             let result = results.entry(&question.gold_sql).or_insert_with(|| {
                 database
                     .run(&question.gold_sql)
+                    .map_err(of_gold_sql)
                     .and_then(|gold| answer_from_rows(&gold.rows))
             });
             match result {

@@ -1,10 +1,12 @@
 //! Questions with their databases, and what the loaders of all layouts share.
 //!
-//! Invariant: the database of each question is in `databases`, question ids are unique, and
-//! questions have the order of the files.
+//! Invariant: the database of each question is in `databases`, and question ids are unique.
+//! Questions have the order of the files, and in the layouts of Spider and BIRD they are sorted by
+//! database first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -23,6 +25,22 @@ pub struct DatabaseFile {
     pub sha256: String,
     /// The size of the file.
     pub size_bytes: u64,
+}
+
+impl DatabaseFile {
+    /// Reads and hashes the file at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn open(name: &str, path: &Path) -> io::Result<Self> {
+        let (sha256, size_bytes) = hash::file_sha256(path)?;
+        Ok(Self {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            sha256,
+            size_bytes,
+        })
+    }
 }
 
 /// A question that cannot be used, and the reason. It is one line of the file that `--left-out`
@@ -84,8 +102,7 @@ impl Dataset {
         let name = database
             .file_stem()
             .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-        let (sha256, size_bytes) =
-            hash::file_sha256(database).map_err(DataError::io(database, "read"))?;
+        let file = DatabaseFile::open(&name, database).map_err(DataError::io(database, "read"))?;
         let question = Question {
             question_id: format!("{name}_question"),
             question_text: question_text.to_owned(),
@@ -96,12 +113,6 @@ impl Dataset {
             difficulty: String::new(),
             tables_involved: Vec::new(),
             split: "own".to_owned(),
-        };
-        let file = DatabaseFile {
-            name: name.clone(),
-            path: database.to_owned(),
-            sha256,
-            size_bytes,
         };
         Ok(Self {
             questions: vec![question],
@@ -128,17 +139,16 @@ impl Dataset {
     }
 }
 
-/// Returns the selected names, or `default` without a selection. All of them must be in `known`.
+/// Returns the selected names, or all without a selection. All of them must be in `known`.
 pub(crate) fn select(
     dir: &Path,
     known: &BTreeSet<String>,
     selected: Option<&[String]>,
-    default: impl FnOnce() -> BTreeSet<String>,
 ) -> Result<BTreeSet<String>, DataError> {
     let names = match selected {
-        None => default(),
         Some([all]) if all == "all" => known.clone(),
         Some(names) => names.iter().cloned().collect(),
+        None => known.clone(),
     };
     let Some(unknown) = names.difference(known).next() else {
         return Ok(names);
@@ -169,13 +179,7 @@ pub(crate) fn database_file(folder: &Path, name: &str) -> Result<DatabaseFile, D
         let problem = format!("the database `{name}` is missing; fetch or build the data again");
         return Err(DataError::format(&path, problem));
     }
-    let (sha256, size_bytes) = hash::file_sha256(&path).map_err(DataError::io(&path, "read"))?;
-    Ok(DatabaseFile {
-        name: name.to_owned(),
-        path,
-        sha256,
-        size_bytes,
-    })
+    DatabaseFile::open(name, &path).map_err(DataError::io(&path, "read"))
 }
 
 /// Reads a file that holds one JSON array.
@@ -185,27 +189,4 @@ pub(crate) fn read_array(path: &Path) -> Result<Vec<Value>, DataError> {
         format!("not a JSON array: {error}; write one array of records, or fetch the file again")
     };
     serde_json::from_str(&text).map_err(|error| DataError::format(path, problem(error)))
-}
-
-/// Returns why no agent can give the gold answer, if it is empty.
-pub(crate) fn degenerate_reason(question: &Question) -> Option<String> {
-    is_degenerate(question).then(|| "its gold answer is empty or NULL".to_owned())
-}
-
-fn is_degenerate(question: &Question) -> bool {
-    fn is_blank(value: &Value) -> bool {
-        match value {
-            Value::Null => true,
-            Value::String(text) => text.trim().is_empty(),
-            Value::Array(cells) => cells.iter().all(is_blank),
-            _ => false,
-        }
-    }
-    // Foreign files sometimes store lists and tables as text, such as "[]".
-    let is_empty_text = matches!(question.answer_type, AnswerType::List | AnswerType::Table)
-        && question
-            .gold_answer
-            .as_str()
-            .is_some_and(|text| text.trim() == "[]");
-    is_blank(&question.gold_answer) || is_empty_text
 }

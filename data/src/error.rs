@@ -24,10 +24,10 @@ pub enum DataError {
         /// The field or index, the problem and the remedy.
         problem: String,
     },
-    /// The caller asked for something that does not exist.
+    /// What the caller asked for does not exist or cannot be made.
     #[error("{0}")]
     Request(String),
-    /// SQLite failed to write a database.
+    /// SQLite failed to open, read or write a database.
     #[error("{}: SQLite: {cause}{}", path.display(), sqlite_remedy(cause))]
     Sqlite {
         /// The database file.

@@ -2,18 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
-use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use rusqlite::limits::Limit;
+use rusqlite::{Connection, ErrorCode};
 
-use crate::sql::open_immutable;
+use crate::sql::{limit_steps, open_immutable};
 use crate::{DataError, DatabaseFile, Dataset};
 
 const MOST_LINES: u8 = 5;
-/// SQLite instructions for each byte of a file, and for a file without any. Constraints of a schema
-/// are checked as well, and they may be a stranger's.
+/// SQLite instructions for each byte of a file and its log, and for a file without any. The check
+/// computes virtual columns, and the schema may be untrusted.
 const STEPS_PER_BYTE: u64 = 16;
 const STEPS: u64 = 20_000_000;
-const STEPS_PER_CALL: i32 = 10_000;
+/// The longest value of a virtual column. One instruction may take long to compute a longer one.
+const MAX_COMPUTED_BYTES: i32 = 1 << 20;
+/// What is found if these do not suffice.
+pub(crate) const TOO_LONG: &str = "takes too long to check";
 
 /// Returns what is wrong with the files of a dataset, a line each: damaged databases, databases
 /// that the environment would read otherwise, and records that are wrong. A line names the file,
@@ -33,16 +37,18 @@ pub fn faults(dataset: &Dataset) -> Result<Vec<String>, DataError> {
 
 fn database_faults(file: &DatabaseFile) -> Result<Vec<String>, DataError> {
     let (name, path) = (&file.name, file.path.display());
-    let mut faults: Vec<String> = damage(&file.path)?
+    let mut connection = open_immutable(&file.path).map_err(DataError::sqlite(&file.path))?;
+    let mut faults: Vec<String> = damage_of(&mut connection, &file.path)
         .into_iter()
-        .map(|found| match needs_application(&found) {
-            true => format!(
+        .map(|found| match found.as_str() {
+            TOO_LONG => {
+                format!("{name}: {path} {found}; make its tables again without computed columns")
+            }
+            _ if needs_application(&found) => format!(
                 "{name}: the schema of {path} needs its own application: {found}; make the table \
                  again without that"
             ),
-            false => {
-                format!("{name}: the file is damaged: {found}; restore {path} from a copy of it")
-            }
+            _ => format!("{name}: the file is damaged: {found}; restore {path} from a copy of it"),
         })
         .collect();
     if let Some(log) = unread_log(&file.path) {
@@ -65,16 +71,6 @@ pub(crate) fn unread_log(path: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Looks for damage in all pages of a database file, and returns what SQLite finds, a line each.
-///
-/// # Errors
-/// The file cannot be opened.
-fn damage(path: &Path) -> Result<Vec<String>, DataError> {
-    let mut connection = open_immutable(path).map_err(DataError::sqlite(path))?;
-    let size_bytes = path.metadata().map_err(DataError::io(path, "read"))?.len();
-    Ok(damage_of(&mut connection, size_bytes))
-}
-
 /// Returns whether a finding is no damage: the schema uses a collation or a function that the
 /// application of the database adds to SQLite.
 pub(crate) fn needs_application(found: &str) -> bool {
@@ -86,27 +82,33 @@ pub(crate) fn needs_application(found: &str) -> bool {
     missing.iter().any(|it| found.contains(it))
 }
 
-/// Looks for damage in all pages of an open database of this size.
-pub(crate) fn damage_of(connection: &mut Connection, size_bytes: u64) -> Vec<String> {
-    let checked = quick_check(connection, STEPS + STEPS_PER_BYTE * size_bytes);
-    // The budget is that of this check. Removing the handler cannot fail on an open connection.
+/// Looks for damage in all pages of an open database, and returns what SQLite finds, a line each.
+pub(crate) fn damage_of(connection: &mut Connection, path: &Path) -> Vec<String> {
+    // A log may hold most of the rows. Its header could state any number of pages, so the sizes of
+    // the files count.
+    let files = [Some(path.to_owned()), unread_log(path)];
+    let sizes = files.iter().flatten().map(|file| file.metadata());
+    let bytes: u64 = sizes.map(|it| it.map_or(0, |it| it.len())).sum();
+    // Values that a table stores may be longer: the check does not read them.
+    let length = connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_COMPUTED_BYTES);
+    let checked = quick_check(connection, STEPS + STEPS_PER_BYTE * bytes);
+    // The limits are those of this check. Removing them cannot fail on an open connection.
     let _ = connection.progress_handler(0, None::<fn() -> bool>);
+    let _ = length.and_then(|bytes| connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, bytes));
     match checked {
         Ok(lines) if lines == ["ok"] => Vec::new(),
         // One finding may have several lines.
         Ok(lines) => lines.iter().map(|line| line.replace('\n', " ")).collect(),
-        Err(error) => vec![error.to_string()],
+        Err(error) => match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted | ErrorCode::TooBig) => vec![TOO_LONG.to_owned()],
+            _ => vec![error.to_string()],
+        },
     }
 }
 
 fn quick_check(connection: &mut Connection, budget: u64) -> rusqlite::Result<Vec<String>> {
-    let mut steps = 0;
-    let is_spent = move || {
-        steps += STEPS_PER_CALL as u64;
-        steps > budget
-    };
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-    connection.progress_handler(STEPS_PER_CALL, Some(is_spent))?;
+    limit_steps(connection, budget)?;
     let mut statement = connection.prepare(&format!("PRAGMA quick_check({MOST_LINES})"))?;
     let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
     let lines = lines.collect::<rusqlite::Result<Vec<_>>>()?;

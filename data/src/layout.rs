@@ -12,8 +12,7 @@ impl Dataset {
     /// (`questions/questions_train.json`).
     ///
     /// `databases` selects databases by name. The single name `all` selects every database. Without
-    /// a selection Spider opens the ten databases that SQLEnv uses ([`crate::SQLENV_TEN`]), and the
-    /// other layouts open all.
+    /// a selection Spider opens the ten databases that SQLEnv uses, and the other layouts open all.
     ///
     /// # Errors
     /// Fails if the folder has no known layout, if a record is malformed (the error names file,

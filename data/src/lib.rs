@@ -9,10 +9,11 @@
 mod bird;
 mod check;
 mod dataset;
-mod derive;
 mod draft;
 mod error;
+mod folder;
 mod generator;
+mod gold;
 mod hash;
 mod import;
 mod integrity;
@@ -24,21 +25,19 @@ mod question;
 mod records;
 mod spider;
 mod sql;
-mod sql_name;
+pub mod sql_name;
 pub mod sql_text;
 mod sqlenv_json;
 mod sqlite_file;
 mod stats;
 mod text;
+mod words;
 
 pub use check::{CheckReport, check, queries_in_train};
 pub use dataset::{DatabaseFile, Dataset, LeftOut};
 pub use draft::{DraftProgress, DraftReport, DraftSettings, DraftSource, DraftedDatabase, draft};
 pub use error::DataError;
-pub use generator::{
-    BuildProgress, DEFAULT_SEED, ProceduralData, WordShare, build, build_if_needed,
-    build_procedural,
-};
+pub use generator::{DEFAULT_SEED, ProceduralData, WordShare, build, build_procedural};
 pub use hash::file_sha256;
 pub use import::{
     DatabaseSource, HeldOut, ImportReport, ImportRequest, ImportedDatabase, SourceKind, import,
@@ -46,9 +45,7 @@ pub use import::{
 pub use integrity::faults;
 pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, real_text};
-pub use spider::SQLENV_TEN;
 pub use sql::{
-    FIXED_CLOCK, immutable_uri, is_reserved_table, is_sql_function, register_fixed_clock,
+    FIXED_CLOCK, harden, is_reserved_table, is_sql_function, open_immutable, register_fixed_clock,
 };
-pub use sql_name::{is_keyword, needs_quotes};
-pub use stats::{DatasetStats, stats};
+pub use stats::stats;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DataError, hash};
 
-/// The name of the manifest inside a build.
+/// The name of the manifest in a folder of the own layout.
 pub(crate) const FILE_NAME: &str = "manifest.json";
 
 /// The record of what a folder holds. Two builds or imports are equal if and only if their
@@ -15,10 +15,10 @@ pub(crate) const FILE_NAME: &str = "manifest.json";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The hash of everything except the seed and the user's files that the content depends on:
-    /// generator version, domains, grammar, SQLite version.
+    /// The hash of the rules that made the content of the seed and the user's files: version of
+    /// the rules, version of SQLite, and in a build domains, grammar and word lists.
     pub recipe: String,
-    /// The seed of the build, or of the splits of an import.
+    /// The seed of the build or the draft, or of the splits of an import.
     pub seed: u64,
     /// The command that wrote the folder.
     #[serde(default, skip_serializing_if = "DataOrigin::is_build")]
@@ -33,13 +33,13 @@ pub struct Manifest {
     pub files: BTreeMap<String, String>,
 }
 
-/// One database of a build.
+/// One database of the folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManifestDatabase {
     /// The name of the database.
     pub name: String,
-    /// The domain of the database; `imported` in an import.
+    /// The domain of the database; `imported` in an import, `drafted` in a draft.
     pub domain: String,
     /// How the database is used.
     pub role: DatabaseRole,
@@ -98,7 +98,7 @@ pub enum DatabaseRole {
 }
 
 impl Manifest {
-    /// Reads the manifest of a build.
+    /// Reads the manifest of a folder.
     ///
     /// # Errors
     /// Fails if the file cannot be read or is not a manifest of this version.
@@ -107,7 +107,8 @@ impl Manifest {
         let text = std::fs::read(&path).map_err(DataError::io(&path, "read"))?;
         let problem = |error| {
             format!(
-                "not a manifest ({error}); run `sqlenv data build` or `sqlenv data import` again"
+                "not a manifest ({error}); run `sqlenv data build`, `sqlenv data import` or \
+                 `sqlenv data draft` again"
             )
         };
         let manifest: Self = serde_json::from_slice(&text)
@@ -125,7 +126,7 @@ impl Manifest {
         }
     }
 
-    /// Fails with the first file of the build in `dir` that is missing or altered.
+    /// Fails with the first file in `dir` that is missing or altered.
     pub(crate) fn verify_files(&self, dir: &Path) -> Result<(), DataError> {
         let mut files = self.files.iter();
         files.try_for_each(|(name, sha256)| self.verify_file(&dir.join(name), sha256))
@@ -134,6 +135,11 @@ impl Manifest {
     /// Compares a file with its hash in this manifest.
     pub(crate) fn verify_file(&self, path: &Path, sha256: &str) -> Result<(), DataError> {
         let (found, _) = hash::file_sha256(path).map_err(DataError::io(path, "read"))?;
+        self.verify(path, sha256, &found)
+    }
+
+    /// Compares the hash of a file, `found`, with the one in this manifest.
+    pub(crate) fn verify(&self, path: &Path, sha256: &str, found: &str) -> Result<(), DataError> {
         if found == sha256 {
             return Ok(());
         }

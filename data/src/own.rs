@@ -12,12 +12,13 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, 
     let manifest = Manifest::read(dir)?;
     let known = manifest.databases.iter().map(|it| it.name.clone());
     let known: BTreeSet<String> = known.collect();
-    let names = select(dir, &known, databases, || known.clone())?;
+    let names = select(dir, &known, databases)?;
     let mut dataset = Dataset::default();
     for name in &names {
         let file = database_file(&dir.join("databases"), name)?;
         let relative = format!("databases/{name}/{name}.sqlite");
-        manifest.verify_file(&file.path, hash_of(dir, &manifest, &relative)?)?;
+        let expected = hash_of(dir, &manifest, &relative)?;
+        manifest.verify(&file.path, expected, &file.sha256)?;
         dataset.databases.insert(name.clone(), file);
     }
     let files = manifest.files.iter();

@@ -1,12 +1,12 @@
 //! Writes a folder of the own layout: question files by split, and the manifest. The databases are
 //! there before.
 //!
-//! Invariant: the folder appears whole or not at all. It is drafted beside its path and renamed.
+//! Invariant: the folder appears whole or not at all. It is written beside its path and renamed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::generator::folder;
+use crate::folder;
 use crate::manifest::{DataOrigin, FILE_NAME, Manifest, ManifestDatabase};
 use crate::{DataError, Question, hash};
 
@@ -32,14 +32,14 @@ pub(crate) fn replace_folder(
     write: impl FnOnce(&Path) -> Result<Manifest, DataError>,
 ) -> Result<Manifest, DataError> {
     check_out(out, origin)?;
-    let draft = folder::sibling(out, "draft");
-    folder::remove(&draft)?;
-    let manifest = write(&draft).map_err(|error| {
+    let unfinished = folder::sibling(out, "new");
+    folder::remove(&unfinished)?;
+    let manifest = write(&unfinished).map_err(|error| {
         // The first error is the one to report.
-        let _ = folder::remove(&draft);
-        error.moved(&draft, out)
+        let _ = folder::remove(&unfinished);
+        error.moved(&unfinished, out)
     })?;
-    folder::replace(&draft, out)?;
+    folder::replace(&unfinished, out)?;
     Ok(manifest)
 }
 

@@ -127,7 +127,12 @@ fn scalar_type(cell: &Value) -> AnswerType {
 /// decimals, or to three significant digits below 1: it stays a prefix of what the agent sees, and
 /// within the verifier's tolerance of one per cent.
 pub fn answer_text(question: &Question) -> String {
-    let text = match (&question.gold_answer, question.answer_type) {
+    text_of_answer(&question.gold_answer, question.answer_type)
+}
+
+/// Returns what [`answer_text`] returns for a question with this answer.
+pub(crate) fn text_of_answer(answer: &Value, answer_type: AnswerType) -> String {
+    let text = match (answer, answer_type) {
         (Value::Array(rows), AnswerType::Table) => {
             rows.iter().map(row_text).collect::<Vec<_>>().join("\n")
         }

@@ -5,10 +5,13 @@
 //! space: the first spelling decides.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::dataset::database_file;
-use crate::derive::{Derived, Refused, derive, level};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::dataset::{database_file, read_array};
+use crate::gold::{Derived, Refused, derive, level};
 use crate::sql::GoldDatabase;
 use crate::sql_text::{case_folded_form, query_key};
 use crate::{DataError, Dataset, LeftOut, Question, hash};
@@ -16,27 +19,75 @@ use crate::{DataError, Dataset, LeftOut, Question, hash};
 const EVAL_PERCENT: u64 = 30;
 const DATABASES_PER_UNSEEN: usize = 5;
 
-/// A record of a question file.
-pub(crate) struct SqlRecord {
-    pub(crate) file: &'static str,
-    pub(crate) index: usize,
-    pub(crate) database_name: String,
-    pub(crate) question_text: String,
-    pub(crate) gold_sql: String,
-    /// The level, if the file has one.
-    pub(crate) difficulty: Option<String>,
+/// The fields of a record that count.
+#[derive(Deserialize)]
+struct RecordFields {
+    db_id: String,
+    question: String,
+    /// Spider also has the syntax tree of the query, as `sql`.
+    #[serde(alias = "SQL")]
+    query: String,
+    #[serde(default)]
+    evidence: String,
+    difficulty: Option<String>,
 }
 
-/// Refuses a record in which one of the named texts is blank.
+/// A record of a question file.
+pub(crate) struct SqlRecord {
+    file: &'static str,
+    index: usize,
+    pub(crate) database_name: String,
+    question_text: String,
+    gold_sql: String,
+    /// The level, if the file has one.
+    difficulty: Option<String>,
+}
+
+/// Reads the records of the file with this name in a folder.
 ///
 /// # Errors
-/// Names the field.
-pub(crate) fn check_filled(fields: &[(&str, &str)]) -> Result<(), String> {
-    match fields.iter().find(|(_, text)| text.trim().is_empty()) {
-        Some((field, _)) => Err(format!(
-            "the field {field} is empty; write it, or remove the record"
-        )),
-        None => Ok(()),
+/// The file cannot be read, or a record lacks a field or has an empty one. The error names it.
+pub(crate) fn read(dir: &Path, file: &'static str) -> Result<Vec<SqlRecord>, DataError> {
+    let path = dir.join(file);
+    let record = |(index, value): (usize, Value)| -> Result<SqlRecord, DataError> {
+        let refuse =
+            |problem: String| DataError::format(&path, format!("index {index}: {problem}"));
+        let fields: RecordFields = serde_json::from_value(value).map_err(|error| {
+            refuse(format!(
+                "{error}; each record needs the texts db_id, question and query (BIRD: SQL)"
+            ))
+        })?;
+        let texts = [
+            ("db_id", &fields.db_id),
+            ("question", &fields.question),
+            ("query", &fields.query),
+        ];
+        if let Some((field, _)) = texts.iter().find(|(_, text)| text.trim().is_empty()) {
+            return Err(refuse(format!(
+                "the field {field} is empty; write it, or remove the record"
+            )));
+        }
+        Ok(SqlRecord {
+            file,
+            index,
+            question_text: with_evidence(&fields.question, &fields.evidence),
+            database_name: fields.db_id,
+            gold_sql: fields.query,
+            difficulty: fields.difficulty.filter(|it| !it.trim().is_empty()),
+        })
+    };
+    read_array(&path)?
+        .into_iter()
+        .enumerate()
+        .map(record)
+        .collect()
+}
+
+/// Returns the question with its evidence, as agents see it.
+pub(crate) fn with_evidence(question: &str, evidence: &str) -> String {
+    match evidence.trim() {
+        "" => question.to_owned(),
+        evidence => format!("{} Hint: {evidence}", question.trim_end()),
     }
 }
 

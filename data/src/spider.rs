@@ -7,16 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde::Deserialize;
-use serde_json::Value;
-
-use crate::dataset::{read_array, select};
+use crate::dataset::select;
 use crate::records::{self, RecordLayout, SqlRecord};
 use crate::{DataError, Dataset};
 
 /// The ten Spider databases that SQLEnv uses. They have 676 questions: 623 of Spider's dev file and
 /// 53 of its train file.
-pub const SQLENV_TEN: [&str; 10] = [
+const SQLENV_TEN: [&str; 10] = [
     "car_1",
     "concert_singer",
     "cre_Doc_Template_Mgt",
@@ -30,13 +27,6 @@ pub const SQLENV_TEN: [&str; 10] = [
 ];
 
 const FILES: [&str; 3] = ["dev.json", "train_spider.json", "train_others.json"];
-
-#[derive(Deserialize)]
-struct SpiderRecord {
-    db_id: String,
-    question: String,
-    query: String,
-}
 
 /// Whether the folder has Spider's layout.
 pub(crate) fn is_layout(dir: &Path) -> bool {
@@ -53,11 +43,13 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, 
         records.push(record);
     }
     let known: BTreeSet<String> = by_database.keys().cloned().collect();
-    let ten = || {
-        let ten = SQLENV_TEN.map(str::to_owned).into_iter();
-        ten.filter(|name| known.contains(name)).collect()
+    let names: BTreeSet<String> = match databases {
+        None => {
+            let ten = SQLENV_TEN.map(str::to_owned).into_iter();
+            ten.filter(|name| known.contains(name)).collect()
+        }
+        Some(_) => select(dir, &known, databases)?,
     };
-    let names = select(dir, &known, databases, ten)?;
     if names.is_empty() {
         return Err(DataError::Request(format!(
             "{}: none of SQLEnv's ten databases has questions here; choose databases by name, or \
@@ -74,40 +66,16 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, 
 }
 
 fn read(dir: &Path) -> Result<Vec<SqlRecord>, DataError> {
-    let paths = FILES.map(|file| (file, dir.join(file)));
-    if paths.iter().all(|(_, path)| !path.is_file()) {
+    let files = FILES.into_iter().filter(|file| dir.join(file).is_file());
+    let records: Vec<Vec<SqlRecord>> = files
+        .map(|file| records::read(dir, file))
+        .collect::<Result<_, _>>()?;
+    if records.is_empty() {
         return Err(DataError::format(
             dir,
             "the folder has Spider's layout, but neither dev.json nor train_spider.json nor \
              train_others.json; add one",
         ));
     }
-    let mut records = Vec::new();
-    for (file, path) in paths.into_iter().filter(|(_, path)| path.is_file()) {
-        for (index, value) in read_array(&path)?.into_iter().enumerate() {
-            let record = parse(value)
-                .map_err(|problem| DataError::format(&path, format!("index {index}: {problem}")))?;
-            records.push(SqlRecord {
-                file,
-                index,
-                database_name: record.db_id,
-                question_text: record.question,
-                gold_sql: record.query,
-                difficulty: None,
-            });
-        }
-    }
-    Ok(records)
-}
-
-fn parse(value: Value) -> Result<SpiderRecord, String> {
-    let record: SpiderRecord = serde_json::from_value(value).map_err(|error| {
-        format!("{error}; each record needs the texts db_id, question and query")
-    })?;
-    records::check_filled(&[
-        ("db_id", record.db_id.as_str()),
-        ("question", record.question.as_str()),
-        ("query", record.query.as_str()),
-    ])?;
-    Ok(record)
+    Ok(records.into_iter().flatten().collect())
 }

@@ -22,18 +22,20 @@ use crate::{DataError, text};
 
 pub use clock::{FIXED_CLOCK, register_fixed_clock};
 pub use functions::{is_reserved_table, is_sql_function};
-pub use opening::immutable_uri;
-pub(crate) use opening::{harden, open_immutable};
+pub(crate) use opening::limit_steps;
+pub use opening::{harden, open_immutable};
 
 /// The number of SQLite instructions that a gold query may spend.
 pub(crate) const BUDGET_STEPS: u64 = 20_000_000;
 const STEPS_PER_CHECK: i32 = 10_000;
 const MAX_ROWS: usize = 20_000;
-/// The longest text or BLOB that a gold query may handle. One cell of a stranger's file may have a
+/// The longest text or BLOB that a gold query may handle. One cell of an untrusted file may have a
 /// gigabyte.
 const MAX_CELL_BYTES: i32 = 1 << 20;
 /// All cells of a result together.
 const MAX_RESULT_BYTES: usize = 16 << 20;
+/// Why a query has no result that has text in another encoding.
+pub(crate) const NOT_UTF8: &str = "returns text that is not UTF-8";
 
 /// A database on which gold SQL runs. Nothing can be written through it.
 pub(crate) struct GoldDatabase {
@@ -104,7 +106,8 @@ impl GoldDatabase {
     /// Compiles one query without running it.
     ///
     /// # Errors
-    /// Returns the reason: it is no query, SQLite's message, or what the query may not use.
+    /// Returns the reason, which continues "the query": it is no query, SQLite's message, or what
+    /// the query may not use.
     pub(crate) fn compile(&self, sql: &str) -> Result<(), String> {
         self.prepare(sql).map(|_| ())
     }
@@ -112,23 +115,25 @@ impl GoldDatabase {
     /// Runs one query to completion.
     ///
     /// # Errors
-    /// Returns the reason: it does not compile, the spent budget, or too many rows.
+    /// Returns the reason, which continues "the query": it does not compile, the spent budget, too
+    /// many rows, or text that is not UTF-8.
     pub(crate) fn run(&self, sql: &str) -> Result<GoldResult, String> {
         self.tables().clear();
         let mut statement = self.prepare(sql)?;
         self.steps.store(0, Ordering::Relaxed);
         let rows = rows(&mut statement).map_err(|error| match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::OperationInterrupted) => {
-                format!("the gold SQL spends more than {BUDGET_STEPS} SQLite instructions")
+                format!("spends more than {BUDGET_STEPS} SQLite instructions")
             }
             Some(rusqlite::ErrorCode::TooBig) => format!(
-                "a cell of the gold SQL has more than {MAX_CELL_BYTES} bytes, or its result \
-                     more than {MAX_RESULT_BYTES}"
+                "makes a cell of more than {MAX_CELL_BYTES} bytes, or a result of more than \
+                 {MAX_RESULT_BYTES}"
             ),
-            _ => format!("the gold SQL fails: {error}"),
+            _ if matches!(error, rusqlite::Error::Utf8Error(..)) => NOT_UTF8.to_owned(),
+            _ => format!("fails: {error}"),
         })?;
         if rows.len() > MAX_ROWS {
-            return Err(format!("the gold SQL returns more than {MAX_ROWS} rows"));
+            return Err(format!("returns more than {MAX_ROWS} rows"));
         }
         Ok(GoldResult {
             rows,
@@ -164,12 +169,12 @@ impl GoldDatabase {
         let prepared = self.connection.prepare_with_flags(sql, flags);
         let statement = prepared.map_err(|error| match error {
             rusqlite::Error::MultipleStatement => {
-                "the gold SQL has more than one statement; keep one".to_owned()
+                "has more than one statement; keep one".to_owned()
             }
-            error => format!("the gold SQL fails: {}", message(&error)),
+            error => format!("fails: {}", message(&error)),
         })?;
         if statement.parameter_count() > 0 {
-            return Err("the gold SQL has a parameter, such as ?1; write its value".to_owned());
+            return Err("has a parameter, such as ?1; write its value".to_owned());
         }
         Ok(statement)
     }
@@ -178,29 +183,27 @@ impl GoldDatabase {
 /// Says what is wrong with gold SQL that SQLite would explain badly or not at all.
 fn check_text(sql: &str) -> Result<(), String> {
     if sql.starts_with(text::BYTE_ORDER_MARK) {
-        return Err(
-            "the gold SQL begins with a byte order mark (U+FEFF); remove this character".to_owned(),
-        );
+        return Err("begins with a byte order mark (U+FEFF); remove this character".to_owned());
     }
     if sql.contains('\0') {
-        return Err("the gold SQL holds a NUL character; remove it".to_owned());
+        return Err("holds a NUL character; remove it".to_owned());
     }
     if normal_form(sql).is_empty() {
         return Err(match sql.trim().is_empty() {
-            true => "the gold SQL is empty; write a SELECT".to_owned(),
-            false => "the gold SQL holds only comments; write a SELECT".to_owned(),
+            true => "is empty; write a SELECT".to_owned(),
+            false => "holds only comments; write a SELECT".to_owned(),
         });
     }
     // Before SQLite sees it: each further statement would take a call of rusqlite within another.
     let mut rest = sql_tokens(sql).skip_while(|token| *token != SqlToken::Symbol(";"));
     if rest.any(|token| !matches!(token, SqlToken::Gap(_) | SqlToken::Symbol(";"))) {
-        return Err("the gold SQL has more than one statement; keep one".to_owned());
+        return Err("has more than one statement; keep one".to_owned());
     }
     match first_keyword(sql).as_str() {
         "SELECT" | "WITH" => Ok(()),
-        "" => Err("the gold SQL does not begin with SELECT or WITH; write a SELECT".to_owned()),
+        "" => Err("does not begin with SELECT or WITH; write a SELECT".to_owned()),
         other => Err(format!(
-            "the gold SQL begins with {}; only SELECT or WITH ... SELECT is allowed",
+            "begins with {}; only SELECT or WITH ... SELECT is allowed",
             other.chars().take(32).collect::<String>()
         )),
     }
@@ -340,24 +343,6 @@ mod tests {
         ] {
             let refusal = database.run(&format!("SELECT {function}")).err().unwrap();
             assert!(refusal.contains("not authorized"), "{function}: {refusal}");
-        }
-    }
-
-    #[test]
-    fn gold_sql_has_the_clock_of_the_sandbox() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sqlite");
-        let connection = Connection::open(&path).unwrap();
-        connection.execute_batch("CREATE TABLE t (x)").unwrap();
-        drop(connection);
-        let database = GoldDatabase::open(&path).unwrap();
-        for (sql, moment) in [
-            ("SELECT date('now')", "2024-01-01"),
-            ("SELECT current_date", "2024-01-01"),
-            ("SELECT strftime('%f', 'now')", "00.000"),
-        ] {
-            let moment = SqlValue::Text(moment.to_owned());
-            assert_eq!(database.run(sql).unwrap().rows, [[moment]], "{sql}");
         }
     }
 

@@ -33,7 +33,7 @@ pub fn is_keyword(word: &str) -> bool {
 }
 
 /// Returns a name as gold SQL has it: in quotation marks if it needs them.
-pub(crate) fn as_needed(name: &str) -> String {
+pub fn as_needed(name: &str) -> String {
     match needs_quotes(name) {
         true => quoted(name),
         false => name.to_owned(),

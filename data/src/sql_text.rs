@@ -10,7 +10,8 @@ pub enum SqlToken<'a> {
     Gap(&'a str),
     /// A quoted string or name, quotes included. The end may be missing.
     Quoted(&'a str),
-    /// A run of letters, digits and underscores: a keyword, a name or a number.
+    /// A run of letters, digits, underscores and characters beyond ASCII: a keyword, a name or a
+    /// number.
     Word(&'a str),
     /// An operator or any other character.
     Symbol(&'a str),
@@ -49,7 +50,7 @@ fn first_token<'a>(text: &'a str) -> Option<(SqlToken<'a>, &'a str)> {
         }
         '\'' | '"' | '`' => (quoted_bytes(text, first), SqlToken::Quoted),
         '[' => (quoted_bytes(text, ']'), SqlToken::Quoted),
-        _ if first.is_whitespace() => (run(char::is_whitespace), SqlToken::Gap),
+        _ if is_space(first) => (run(is_space), SqlToken::Gap),
         _ if is_word(first) => (run(is_word), SqlToken::Word),
         _ => {
             let mut operators = OPERATORS.iter();
@@ -62,8 +63,13 @@ fn first_token<'a>(text: &'a str) -> Option<(SqlToken<'a>, &'a str)> {
     Some((token(text), tail))
 }
 
+fn is_space(character: char) -> bool {
+    character.is_ascii_whitespace()
+}
+
+/// Whether a character belongs to a word. For SQLite all characters beyond ASCII do.
 fn is_word(character: char) -> bool {
-    character.is_alphanumeric() || character == '_'
+    character.is_ascii_alphanumeric() || character == '_' || !character.is_ascii()
 }
 
 /// Returns the length of quoted text that begins `text` and ends with the next `close`. A doubled
@@ -79,10 +85,10 @@ pub fn normal_form(sql: &str) -> String {
 }
 
 /// Returns the normal form with words in lower case. Statements of equal form mean the same, since
-/// SQL folds the case of keywords and unquoted names.
+/// SQLite folds the case of keywords and unquoted names, in ASCII only.
 pub fn case_folded_form(sql: &str) -> String {
     normalized(sql, |normal, text| {
-        normal.extend(text.chars().flat_map(char::to_lowercase));
+        normal.push_str(&text.to_ascii_lowercase());
     })
 }
 
@@ -124,7 +130,7 @@ pub fn query_key(sql: &str) -> String {
         }
         match token {
             SqlToken::Quoted(text) => key.push_str(text),
-            token => key.extend(token.text().chars().flat_map(char::to_lowercase)),
+            token => key.push_str(&token.text().to_ascii_lowercase()),
         }
     }
     without_end(key)
@@ -153,8 +159,13 @@ pub fn first_keyword(sql: &str) -> String {
 }
 
 /// Quotes a name for SQL.
-pub(crate) fn quoted(name: &str) -> String {
+pub fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Quotes a text for SQL.
+pub(crate) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 #[cfg(test)]
@@ -232,8 +243,13 @@ mod tests {
             ("SELECT 'a''b'", "SELECT 'a' 'b'"),
             ("SELECT \"a\"", "SELECT \"A\""),
             ("SELECT ab", "SELECT a b"),
+            // SQLite keeps the case of these letters, and this blank is a letter.
+            ("SELECT É", "SELECT é"),
+            ("SELECT a\u{a0}b", "SELECT a b"),
+            ("SELECT a\u{a0}b", "SELECT a \u{a0} b"),
         ] {
             assert_ne!(query_key(sql), query_key(other), "{sql}");
+            assert_ne!(case_folded_form(sql), case_folded_form(other), "{sql}");
         }
     }
 

@@ -5,8 +5,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::dataset::{database_file, degenerate_reason, read_array, select};
-use crate::{DataError, Dataset, LeftOut, Question};
+use serde_json::Value;
+
+use crate::dataset::{database_file, read_array, select};
+use crate::{AnswerType, DataError, Dataset, LeftOut, Question};
 
 const FILES: [&str; 2] = ["questions_train.json", "questions_eval.json"];
 
@@ -34,21 +36,21 @@ pub(crate) fn open(root: &Path, databases: Option<&[String]>) -> Result<Dataset,
     }
     let known = records.iter().map(|(_, _, it)| it.database_name.clone());
     let known: BTreeSet<String> = known.collect();
-    let names = select(root, &known, databases, || known.clone())?;
+    let names = select(root, &known, databases)?;
     let mut dataset = Dataset::default();
     for (file, index, question) in records {
         if !names.contains(&question.database_name) {
             continue;
         }
-        match degenerate_reason(&question) {
-            None => dataset.questions.push(question),
-            Some(reason) => dataset.left_out.push(LeftOut {
+        match has_no_answer(&question) {
+            false => dataset.questions.push(question),
+            true => dataset.left_out.push(LeftOut {
                 file,
                 index,
                 line: None,
                 question_id: Some(question.question_id),
                 database_name: question.database_name,
-                reason,
+                reason: "its gold answer is empty or NULL".to_owned(),
                 is_wrong: false,
             }),
         }
@@ -68,4 +70,23 @@ fn read(path: &Path) -> Result<Vec<Question>, DataError> {
     };
     let records = read_array(path)?;
     records.into_iter().enumerate().map(parse).collect()
+}
+
+/// Whether the gold answer is empty, so that no agent can give it.
+fn has_no_answer(question: &Question) -> bool {
+    fn is_blank(value: &Value) -> bool {
+        match value {
+            Value::Null => true,
+            Value::String(text) => text.trim().is_empty(),
+            Value::Array(cells) => cells.iter().all(is_blank),
+            _ => false,
+        }
+    }
+    // Foreign files sometimes store lists and tables as text, such as "[]".
+    let is_empty_text = matches!(question.answer_type, AnswerType::List | AnswerType::Table)
+        && question
+            .gold_answer
+            .as_str()
+            .is_some_and(|text| text.trim() == "[]");
+    is_blank(&question.gold_answer) || is_empty_text
 }

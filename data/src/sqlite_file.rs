@@ -1,17 +1,17 @@
-//! Copies a SQLite file of a user: complete, without its log, and compact.
+//! Writes compact SQLite files, and copies those of users: complete, and without their log.
 //!
-//! Invariant: the file may be damaged or a stranger's. Its copy is whole, and every view of the
-//! copy can be read. Nothing of its schema runs but what reading and counting need, within a
-//! budget.
+//! Invariant: a user's file may be damaged or untrusted. Its copy is whole, and every view of the
+//! copy can be read. What its schema runs, such as computed columns and views, has a budget.
+//! Counting the rows of tables runs nothing of the schema.
 
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::integrity::{damage_of, needs_application, unread_log};
-use crate::sql::{GoldDatabase, harden, open_immutable};
+use crate::DataError;
+use crate::integrity::{TOO_LONG, damage_of, needs_application, unread_log};
+use crate::sql::{GoldDatabase, NOT_UTF8, harden, open_immutable};
 use crate::sql_text::quoted;
-use crate::{DataError, generator::store};
 
 /// The bytes in the header that say whether the file has a write-ahead log.
 const LOG_VERSION_AT: u64 = 18;
@@ -31,6 +31,20 @@ pub(crate) struct CopiedDatabase {
     pub(crate) unreadable_views: Vec<String>,
 }
 
+/// Writes a database to a new file. The bytes depend only on the content and on SQLite's version.
+///
+/// # Errors
+/// The path is not UTF-8, or SQLite cannot write there.
+pub(crate) fn write(connection: &Connection, path: &Path) -> Result<(), DataError> {
+    let target = path
+        .to_str()
+        .ok_or_else(|| DataError::format(path, "the path is not UTF-8; choose another folder"))?;
+    connection
+        .execute("VACUUM INTO ?1", [target])
+        .map(|_| ())
+        .map_err(DataError::sqlite(path))
+}
+
 /// Copies the database at `source`, with what its write-ahead log holds, to a new file. The
 /// source is only read; SQLite may leave its index `-shm` beside a write-ahead log.
 ///
@@ -38,16 +52,12 @@ pub(crate) struct CopiedDatabase {
 /// The source is damaged, has no table, or cannot be read.
 pub(crate) fn copy(source: &Path, target: &Path) -> Result<CopiedDatabase, DataError> {
     let mut connection = open(source)?;
-    let size_bytes = source
-        .metadata()
-        .map_err(DataError::io(source, "read"))?
-        .len();
-    if let Some(found) = damage_of(&mut connection, size_bytes).first() {
+    if let Some(found) = damage_of(&mut connection, source).first() {
         return Err(refusal(source, found));
     }
     // Copying runs the `CREATE` statements of the file.
     harden(&connection).map_err(DataError::sqlite(source))?;
-    store::write(&connection, target).map_err(|error| match error.to_string() {
+    write(&connection, target).map_err(|error| match error.to_string() {
         found if needs_application(&found) => refusal(source, &found),
         _ => error,
     })?;
@@ -60,14 +70,18 @@ pub(crate) fn copy(source: &Path, target: &Path) -> Result<CopiedDatabase, DataE
 
 /// Returns why a database is refused, with the remedy.
 fn refusal(source: &Path, found: &str) -> DataError {
-    let problem = match needs_application(found) {
-        true => format!(
+    let problem = match found {
+        TOO_LONG => format!(
+            "the database {found}; make its tables again without computed columns, or export them \
+             to CSV files and give these"
+        ),
+        _ if needs_application(found) => format!(
             "its schema needs its own application ({found}); make the table again without that, or \
              export the tables to CSV files and give these"
         ),
-        false => format!(
-            "the database is damaged or empty: {found}; give a copy that is whole, or mend it with \
-             `sqlite3 FILE .recover`"
+        _ => format!(
+            "the database is damaged or empty: {found}; give a copy that is whole, or repair it \
+             with `sqlite3 FILE .recover`"
         ),
     };
     DataError::format(source, problem)
@@ -114,12 +128,8 @@ fn unreadable_views(path: &Path) -> Result<Vec<(String, String)>, DataError> {
         let count = database.run(&format!("SELECT count(*) FROM {view}"));
         let shown = || database.run(&format!("SELECT * FROM {view} LIMIT {SHOWN_ROWS}"));
         let reason = count.and_then(|_| shown()).err()?;
-        // "invalid utf-8 sequence" or "incomplete utf-8 byte sequence": agents see such text, with
-        // marks in place of what is not UTF-8.
-        if reason.contains("utf-8 ") {
-            return None;
-        }
-        Some(reason.replace("the gold SQL ", ""))
+        // Agents see such text, with marks in place of what is not UTF-8.
+        (reason != NOT_UTF8).then_some(reason)
     };
     let unreadable = names.into_iter().filter_map(|view| {
         let reason = problem(&view)?;

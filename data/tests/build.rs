@@ -6,12 +6,11 @@
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use data::{
     AnswerType, DEFAULT_SEED, DatabaseRole, Dataset, Manifest, Question, answer_text, build,
-    build_if_needed,
 };
 use sha2::{Digest, Sha256};
 
@@ -22,7 +21,7 @@ use sha2::{Digest, Sha256};
 const MANIFEST_SHA256: &str = "201889f8b1bf489f5f49193000e911e99824ad8a78e9656c1bc599837f79adf9";
 
 struct Build {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     manifest: Manifest,
     dataset: Dataset,
 }
@@ -32,19 +31,18 @@ fn shared() -> &'static Build {
     static BUILD: OnceLock<Build> = OnceLock::new();
     BUILD.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
-        let manifest = build(&dir.path().join("data"), DEFAULT_SEED, &mut |_| {}).unwrap();
+        let manifest = build(&dir.path().join("data"), DEFAULT_SEED, &mut |_, _| {}).unwrap();
         let dataset = Dataset::open(&dir.path().join("data"), None).unwrap();
         Build {
             manifest,
             dataset,
-            _dir: dir,
+            dir,
         }
     })
 }
 
-fn folder() -> &'static Path {
-    static FOLDER: OnceLock<std::path::PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| shared()._dir.path().join("data"))
+fn folder() -> PathBuf {
+    shared().dir.path().join("data")
 }
 
 fn connection(name: &str) -> rusqlite::Connection {
@@ -58,7 +56,7 @@ fn count(connection: &rusqlite::Connection, sql: &str) -> i64 {
 #[test]
 fn the_same_seed_gives_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
-    build(dir.path(), DEFAULT_SEED, &mut |_| {}).unwrap();
+    build(dir.path(), DEFAULT_SEED, &mut |_, _| {}).unwrap();
     let read = |folder: &Path, file: &str| std::fs::read(folder.join(file)).unwrap();
     for file in shared()
         .manifest
@@ -68,7 +66,7 @@ fn the_same_seed_gives_the_same_bytes() {
         .chain(["manifest.json"])
     {
         assert!(
-            read(dir.path(), file) == read(folder(), file),
+            read(dir.path(), file) == read(&folder(), file),
             "{file} differs between two builds"
         );
     }
@@ -82,7 +80,7 @@ fn the_same_seed_gives_the_same_bytes() {
 #[test]
 fn another_seed_gives_other_data() {
     let dir = tempfile::tempdir().unwrap();
-    let other = build(dir.path(), DEFAULT_SEED + 1, &mut |_| {}).unwrap();
+    let other = build(dir.path(), DEFAULT_SEED + 1, &mut |_, _| {}).unwrap();
     let shared = &shared().manifest;
     assert_eq!(other.recipe, shared.recipe);
     assert!(
@@ -91,15 +89,15 @@ fn another_seed_gives_other_data() {
             .iter()
             .all(|(file, sha256)| shared.files[file] != *sha256)
     );
-    assert!(data::check(dir.path(), None).unwrap().is_clean());
+    let report = data::check(dir.path(), None).unwrap();
+    assert!(report.problems.is_empty(), "{report}");
 }
 
 #[test]
 fn a_check_is_clean() {
-    let report = data::check(folder(), None).unwrap();
-    assert!(report.is_clean(), "{report}");
-    assert_eq!(report.questions, shared().dataset.questions.len());
-    assert_eq!(report.left_out, []);
+    let report = data::check(&folder(), None).unwrap();
+    assert!(report.problems.is_empty(), "{report}");
+    assert_eq!(report.dataset, shared().dataset);
 }
 
 #[test]
@@ -355,15 +353,15 @@ fn an_equal_build_is_reused_and_an_altered_one_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("deep/data");
     let mut steps = Vec::new();
-    let first = build_if_needed(&out, 5, &mut |progress| steps.push(progress)).unwrap();
+    let first = build(&out, 5, &mut |done, total| steps.push((done, total))).unwrap();
     assert_eq!(steps.len(), first.databases.len());
     assert!(
         steps
             .iter()
             .enumerate()
-            .all(|(index, step)| step.done == index + 1 && step.total == steps.len())
+            .all(|(index, step)| *step == (index + 1, steps.len()))
     );
-    let second = build_if_needed(&out, 5, &mut |_| panic!("an equal build is there")).unwrap();
+    let second = build(&out, 5, &mut |_, _| panic!("an equal build is there")).unwrap();
     assert_eq!(first, second);
 
     let file = out.join("questions/eval.jsonl");
@@ -374,17 +372,14 @@ fn an_equal_build_is_reused_and_an_altered_one_is_not() {
         "{error}"
     );
     let mut steps = 0;
-    assert_eq!(
-        build_if_needed(&out, 5, &mut |_| steps += 1).unwrap(),
-        first
-    );
+    assert_eq!(build(&out, 5, &mut |_, _| steps += 1).unwrap(), first);
     assert!(steps > 0 && Dataset::open(&out, None).is_ok());
 }
 
 #[test]
 fn a_selection_of_databases_opens_alone() {
     let names = ["farm".to_owned(), "warehouse".to_owned()];
-    let dataset = Dataset::open(folder(), Some(&names)).unwrap();
+    let dataset = Dataset::open(&folder(), Some(&names)).unwrap();
     assert_eq!(
         dataset.databases.keys().collect::<Vec<_>>(),
         ["farm", "warehouse"]
@@ -395,7 +390,7 @@ fn a_selection_of_databases_opens_alone() {
             .iter()
             .all(|question| names.contains(&question.database_name))
     );
-    let error = Dataset::open(folder(), Some(&["libary".to_owned()]))
+    let error = Dataset::open(&folder(), Some(&["libary".to_owned()]))
         .unwrap_err()
         .to_string();
     assert!(
@@ -412,7 +407,7 @@ fn a_foreign_folder_is_not_replaced() {
     std::fs::write(out.join("chapter.txt"), "years of work").unwrap();
     // A manifest of another program.
     std::fs::write(out.join("manifest.json"), "{\"name\": \"thesis\"}").unwrap();
-    let error = build(&out, 1, &mut |_| {}).unwrap_err().to_string();
+    let error = build(&out, 1, &mut |_, _| {}).unwrap_err().to_string();
     assert!(
         error.contains("thesis") && error.contains("not an earlier build"),
         "{error}"
@@ -427,7 +422,7 @@ fn a_path_that_cannot_be_written_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let error = build(&file.join("data"), 1, &mut |_| {}).unwrap_err();
+    let error = build(&file.join("data"), 1, &mut |_, _| {}).unwrap_err();
     let message = error.to_string();
     for part in ["file", "cannot create", "choose another folder"] {
         assert!(message.contains(part), "{message}");

@@ -1,6 +1,6 @@
 //! The error of a server that cannot start.
 
-use proto::TransportError;
+use proto::FileError;
 
 /// A setting of the server is out of range, contradicts another, or names an unusable file.
 #[derive(Debug, thiserror::Error)]
@@ -29,21 +29,11 @@ impl SettingError {
     }
 }
 
-impl From<TransportError> for SettingError {
-    fn from(error: TransportError) -> Self {
-        match error {
-            TransportError::File {
-                setting,
-                path,
-                reason,
-            } => Self {
-                field: setting,
-                remedy: format!("{}: {reason}", path.display()),
-            },
-            TransportError::Address { .. } => Self {
-                field: "server",
-                remedy: error.to_string(),
-            },
+impl From<FileError> for SettingError {
+    fn from(error: FileError) -> Self {
+        Self {
+            field: error.setting,
+            remedy: format!("{}: {}", error.path.display(), error.reason),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use env::EnvError;
 use proto::{
-    MAX_REPLAYED_ACTIONS,
+    MAX_MESSAGE_BYTES, MAX_REPLAYED_ACTIONS,
     v1::{
         InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ReplayRequest,
         ReplayResponse, ResetRequest, ResetResponse, StepRequest, StepResponse,
@@ -15,9 +15,6 @@ use proto::{
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::{node::EnvNode, status, wire};
-
-/// Largest response: a token and an observation with a full history, or a page of questions.
-const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 #[async_trait]
 impl Env for EnvNode {
@@ -87,7 +84,7 @@ impl EnvNode {
     pub fn service(&self) -> EnvServer<Self> {
         EnvServer::new(self.clone())
             .max_decoding_message_size(self.settings().server.max_request_bytes)
-            .max_encoding_message_size(MAX_RESPONSE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 }
 

@@ -22,7 +22,7 @@ pub use error::SettingError;
 pub use node::EnvNode;
 pub use open_files::fit_open_files;
 pub use openenv::{Mode, OpenEnvConfig};
-pub use serve::{Server, ServerConfig, TlsConfig};
+pub use serve::{Server, ServerConfig};
 pub use settings::EnvNodeSettings;
 pub use web::WebConfig;
 pub use wire::question;

@@ -27,7 +27,7 @@ const COUNTERS: [(&str, &str); 3] = [
     (
         REFUSED,
         "Calls refused, by protocol and code: grpc and http by their status, openenv by \
-         CAPACITY_REACHED.",
+         CAPACITY_REACHED, OVERLOADED or DEADLINE_EXCEEDED.",
     ),
     (
         CONNECTIONS_REFUSED,
@@ -44,14 +44,24 @@ const GAUGES: [(&str, &str); 2] = [
 
 /// An action that is none of the environment's.
 const UNKNOWN_ACTION: &str = "unknown";
+const OPENENV: &str = "openenv";
+/// All sessions are taken.
+pub(crate) const CAPACITY_REACHED: &str = "CAPACITY_REACHED";
+/// A frame found too many calls in flight, or a socket too many bytes.
+pub(crate) const OVERLOADED: &str = "OVERLOADED";
+/// A frame had no response in time.
+pub(crate) const DEADLINE_EXCEEDED: &str = "DEADLINE_EXCEEDED";
+
 /// The refusals that alerts look for; others appear with their first call.
-const REFUSALS: [(&str, &str); 6] = [
+const REFUSALS: [(&str, &str); 8] = [
     ("grpc", "ResourceExhausted"),
     ("grpc", "Unavailable"),
     ("grpc", "DeadlineExceeded"),
     ("grpc", "Internal"),
     ("grpc", "Unauthenticated"),
-    ("openenv", "CAPACITY_REACHED"),
+    (OPENENV, CAPACITY_REACHED),
+    (OPENENV, OVERLOADED),
+    (OPENENV, DEADLINE_EXCEEDED),
 ];
 
 /// Describes every metric to the installed recorder, and makes all of them exist.
@@ -101,6 +111,11 @@ pub(crate) fn step_served(action_type: &str, observation: &Observation, took: Du
 
 pub(crate) fn sessions(open: usize) {
     gauge!(SESSIONS).set(open as f64);
+}
+
+/// Counts a refusal over a socket or MCP, which has no HTTP status.
+pub(crate) fn openenv_refused(code: &'static str) {
+    counter!(REFUSED, "protocol" => OPENENV, "code" => code).increment(1);
 }
 
 pub(crate) fn call_refused(protocol: &'static str, code: String) {

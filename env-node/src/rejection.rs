@@ -5,15 +5,14 @@
 
 use axum::{
     Json,
-    extract::rejection::{JsonRejection, QueryRejection},
+    extract::rejection::{JsonRejection, PathRejection, QueryRejection},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use env::{EnvError, truncated};
 use serde_json::{Value, json};
-use tonic::Code;
 
-use crate::status::{self, TEXT_BYTES};
+use crate::status::TEXT_BYTES;
 
 /// Seconds that a caller is asked to wait before it tries again.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
@@ -39,10 +38,7 @@ impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let body = Json(json!({"detail": self.detail}));
         let mut response = (self.status, body).into_response();
-        if matches!(
-            self.status,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
-        ) {
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
             let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, RETRY_AFTER);
         }
@@ -50,29 +46,33 @@ impl IntoResponse for Rejection {
     }
 }
 
-/// Gives each error the HTTP status that its gRPC status corresponds to. OpenEnv's routes have
-/// other statuses, in `openenv/http.rs`.
+/// Gives each error its HTTP status. The statuses are those of OpenEnv's own server, which has
+/// neither tokens to refuse (403) nor limits on calls (429).
 impl From<EnvError> for Rejection {
     fn from(error: EnvError) -> Self {
-        let status = status::of(error);
-        let code = match status.code() {
-            Code::InvalidArgument => StatusCode::BAD_REQUEST,
-            Code::NotFound => StatusCode::NOT_FOUND,
-            // A browser would answer 401 by asking for a password. What is refused here is the
-            // episode's token.
-            Code::Unauthenticated | Code::PermissionDenied => StatusCode::FORBIDDEN,
-            Code::FailedPrecondition => StatusCode::CONFLICT,
-            Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
-            Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        let status = match error {
+            EnvError::NotFound { .. } => StatusCode::NOT_FOUND,
+            EnvError::Request { .. } | EnvError::Token(_) => StatusCode::BAD_REQUEST,
+            EnvError::Overloaded { .. } | EnvError::WallClock { .. } | EnvError::Internal(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            EnvError::Setting { .. }
+            | EnvError::Database { .. }
+            | EnvError::Dataset { .. }
+            | EnvError::SelfTest { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Self::new(code, status.message())
+        Self::new(status, &error.to_string())
     }
 }
 
 impl From<JsonRejection> for Rejection {
     fn from(rejection: JsonRejection) -> Self {
+        Self::new(rejection.status(), &rejection.body_text())
+    }
+}
+
+impl From<PathRejection> for Rejection {
+    fn from(rejection: PathRejection) -> Self {
         Self::new(rejection.status(), &rejection.body_text())
     }
 }

@@ -1,12 +1,13 @@
 //! Refusals on the wire: gRPC statuses with `google.rpc` details.
 //!
-//! Invariant: every status that the node makes has an `ErrorInfo` of domain `sqlenv` whose reason
-//! is one of the contract's [`Reason`]. A transient one has a `RetryInfo`. Texts fit into HTTP/2's
+//! Invariant: every status of a call of `Env` has an `ErrorInfo` of domain `sqlenv` whose reason is
+//! one of the contract's [`Reason`]. A transient one has a `RetryInfo`. Texts fit into HTTP/2's
 //! headers.
 
 use std::time::Duration;
 
 use env::{EnvError, TokenError, truncated};
+use proto::reason_name;
 pub(crate) use proto::v1::ErrorReason as Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -18,19 +19,13 @@ pub(crate) const TEXT_BYTES: usize = 1_000;
 /// The pause that `RetryInfo` asks for.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Returns the reason as `ErrorInfo` spells it.
-fn name(reason: Reason) -> &'static str {
-    let name = reason.as_str_name();
-    name.strip_prefix("ERROR_REASON_").unwrap_or(name)
-}
-
 /// Makes a status with its reason, and a pause where a retry may help.
 pub(crate) fn refusal(code: Code, reason: Reason, message: &str) -> Status {
     with_details(code, reason, message, ErrorDetails::new())
 }
 
 fn with_details(code: Code, reason: Reason, message: &str, mut details: ErrorDetails) -> Status {
-    details.set_error_info(name(reason), DOMAIN, []);
+    details.set_error_info(reason_name(reason), DOMAIN, []);
     if matches!(code, Code::ResourceExhausted | Code::Unavailable) {
         details.set_retry_info(Some(RETRY_DELAY));
     }
@@ -53,8 +48,8 @@ pub(crate) fn of(error: EnvError) -> Status {
         EnvError::Token(error) => {
             let (code, reason) = of_token(&error);
             if code == Code::FailedPrecondition {
-                let description = truncated(&message, TEXT_BYTES);
-                details.add_precondition_failure_violation(name(reason), "token", description);
+                let (kind, description) = (reason_name(reason), truncated(&message, TEXT_BYTES));
+                details.add_precondition_failure_violation(kind, "token", description);
             }
             (code, reason)
         }

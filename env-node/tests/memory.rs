@@ -1,6 +1,7 @@
 //! Measures the memory of requests with millions of values. A process of its own with one test: the
 //! system counts the memory of a process.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "common/mod.rs"]
@@ -14,7 +15,7 @@ use std::fs;
 use env_node::OpenEnvConfig;
 use serde_json::{Value, json};
 
-use crate::server::{Received, Server};
+use crate::{common::served::Served, server::Received};
 
 /// What buffers and the allocator take besides the request.
 const SLACK_BYTES: usize = 8 << 20;
@@ -44,11 +45,31 @@ async fn assert_is_cheap(what: &str, bytes: usize, answer: impl Future<Output = 
     );
 }
 
+/// Answers a question about a list with lists of many elements.
+async fn assert_answers_are_cheap(server: &Served) {
+    let question = json!({"question_id": "cars-2"});
+    let (_, start) = server.ask("/reset", &question).await;
+    let zeros = format!("[{}0]", "0,".repeat(500_000));
+    let numbers: Vec<String> = (0..150_000).map(|number| number.to_string()).collect();
+    for (what, answer) in [("zeros", zeros), ("numbers", numbers.join(","))] {
+        let body = json!({
+            "action": {"action_type": "ANSWER", "argument": answer},
+            "episode_token": start["metadata"]["episode_token"],
+        });
+        let body = body.to_string();
+        assert_is_cheap(what, body.len(), async {
+            let response = server.post_text("/step", &body).await;
+            assert!(response.body().contains(r#""done":true"#), "{response:?}");
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn a_request_takes_memory_in_proportion_to_its_bytes() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let (_, start) = server
-        .post("/reset", &json!({"question_id": "cars-1"}))
+        .ask("/reset", &json!({"question_id": "cars-1"}))
         .await;
     let token = &start["metadata"]["episode_token"];
     let zeros = format!("[{}0]", "0,".repeat(2_000_000));
@@ -65,11 +86,12 @@ async fn a_request_takes_memory_in_proportion_to_its_bytes() {
         ("/mcp", call.clone()),
     ] {
         assert_is_cheap(path, body.len(), async {
-            let (status, _, reply) = server.http("POST", path, Some(&body)).await;
-            assert_eq!(status, 200, "{reply}");
+            let response = server.post_text(path, &body).await;
+            assert_eq!(response.status, 200, "{}", response.body());
         })
         .await;
     }
+    assert_answers_are_cheap(&server).await;
 
     let mut socket = server.socket("/ws").await;
     socket

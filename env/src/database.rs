@@ -3,9 +3,7 @@
 //! Invariant: a [`Database`] exists only for a file whose SHA-256 was checked. From then on the
 //! file is taken as immutable. `sandbox` runs the agents' statements.
 
-use std::collections::BTreeMap;
-
-use data::DatabaseFile;
+use data::{DatabaseFile, sql_text::quoted};
 use rusqlite::Connection;
 
 use crate::{
@@ -78,34 +76,34 @@ fn read_schema(
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
-    let mut columns_of = Vec::with_capacity(names.len());
-    let mut tables = BTreeMap::new();
+    let (mut tables, mut views) = (Vec::with_capacity(names.len()), Vec::new());
     let mut longest_row_bytes = 0;
     for (place, (name, is_table)) in names.iter().enumerate() {
-        columns_of.push(columns(connection, name));
-        if let (true, Ok(columns)) = (is_table, &columns_of[place]) {
-            longest_row_bytes = longest_row_bytes.max(longest_row(connection, name, columns)?);
-            tables.insert(place, read_table(connection, name, columns, limits)?);
+        let columns = columns(connection, name);
+        if !is_table {
+            views.push((place, name, columns));
+            continue;
         }
+        let columns = columns?;
+        longest_row_bytes = longest_row_bytes.max(longest_row(connection, name, &columns)?);
+        tables.push((place, read_table(connection, name, &columns, limits)?));
     }
     // Agents query a view under the authorizer. One that it denies, for instance because it calls
     // random(), would show other rows on each node.
     let all = names.iter().map(|(name, _)| name.as_str());
     authorize_reads(connection, all, false)?;
-    for (place, ((name, is_table), columns)) in names.iter().zip(columns_of).enumerate() {
-        if tables.contains_key(&place) {
-            continue;
-        }
+    for (place, name, columns) in views {
         match columns.and_then(|columns| read_table(connection, name, &columns, limits)) {
-            Ok(table) => drop(tables.insert(place, table)),
+            Ok(table) => tables.push((place, table)),
             // The tables can be asked about all the same.
-            Err(error) if !is_table && is_unusable(&error) => {
+            Err(error) if is_unusable(&error) => {
                 tracing::warn!(view = name, %error, "a view cannot be read, so it is left out");
             }
             Err(error) => return Err(error),
         }
     }
-    let tables = tables.into_values().collect();
+    tables.sort_by_key(|(place, _)| *place);
+    let tables = tables.into_iter().map(|(_, table)| table).collect();
     Ok((Schema { tables }, longest_row_bytes))
 }
 
@@ -170,10 +168,6 @@ fn read_table(
     ))
 }
 
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 #[cfg(test)]
 mod tests {
     use sha2::{Digest, Sha256};
@@ -192,13 +186,7 @@ mod tests {
             ALTER TABLE t ADD COLUMN c; ALTER TABLE u ADD COLUMN c; ALTER TABLE u ADD COLUMN d;";
         connection.execute_batch(schema).unwrap();
         drop(connection);
-        let (sha256, size_bytes) = data::file_sha256(&path).unwrap();
-        let file = DatabaseFile {
-            name: "views".to_owned(),
-            path,
-            sha256,
-            size_bytes,
-        };
+        let file = DatabaseFile::open("views", &path).unwrap();
         let (limits, sql) = (ResultLimits::default(), SqlLimits::default());
         let database = Database::open(&file, &limits, &sql).unwrap();
         let names = database.schema.tables.iter().map(|table| &table.name);

@@ -214,29 +214,31 @@ impl Environment {
         } else {
             env.run_action(entry, &token, &body.state, action).await?
         };
+        let (question, schema) = (&entry.question, &entry.database.schema);
+        let state = transition.state;
+        let correct = state.correct;
+        let observation = Observation {
+            reward: Some(transition.reward.total()),
+            result: transition.result,
+            error: transition.error,
+            ..state.observation(&question.question_text, schema)
+        };
         // The state of an episode never changes after its end, so the token stays the same.
         let token = if body.state.done {
             token
         } else {
-            body.state.clone_from(&transition.state);
-            if body.state.done {
-                metrics::episode_ended(&body.state);
+            if state.done {
+                metrics::episode_ended(&state);
             }
+            body.state = state;
             env.key.seal(&body)
         };
-        let question_text = &entry.question.question_text;
-        let schema = &entry.database.schema;
         Ok(StepResult {
             token,
-            question_id: entry.question.question_id.clone(),
-            correct: transition.state.correct,
+            question_id: question.question_id.clone(),
+            correct,
             reward_components: transition.reward.components(),
-            observation: Observation {
-                reward: Some(transition.reward.total()),
-                result: transition.result,
-                error: transition.error,
-                ..transition.state.observation(question_text, schema)
-            },
+            observation,
         })
     }
 }
@@ -296,13 +298,7 @@ fn random_key() -> Result<TokenKey, EnvError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| EnvError::Internal(format!("the system gives no random key: {error}")))?;
-    let key = TokenKey::new(&bytes);
-    tracing::info!(
-        key_id = key.id(),
-        "signing episode tokens with a random key: they end with this process; set \
-         signing_key_file to share them between nodes"
-    );
-    Ok(key)
+    Ok(TokenKey::new(&bytes))
 }
 
 fn episode_id(spec: EpisodeSpec, question_id: &str) -> Result<String, EnvError> {

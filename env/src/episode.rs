@@ -1,4 +1,4 @@
-//! The rules of an episode, as a pure step on a value.
+//! The rules of an episode, as a step on a value. Pure.
 //!
 //! [`parse`] reads what an action asks for, the caller fetches it from the database or the
 //! verifier, and [`apply`] makes the next state.
@@ -80,42 +80,42 @@ pub struct Observation {
 
 /// The state of an episode, which travels in the token. The gold answer is not in it.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct EpisodeState {
+pub(crate) struct EpisodeState {
     /// Name of the episode, chosen by the caller or derived from question and seed.
     #[prost(string, tag = "1")]
-    pub episode_id: String,
+    pub(crate) episode_id: String,
     /// The question.
     #[prost(string, tag = "2")]
-    pub question_id: String,
+    pub(crate) question_id: String,
     /// How steps are rewarded.
     #[prost(enumeration = "RewardProfile", tag = "3")]
-    pub reward_profile: i32,
+    pub(crate) reward_profile: i32,
     /// Actions allowed.
     #[prost(uint32, tag = "4")]
-    pub step_budget: u32,
+    pub(crate) step_budget: u32,
     /// Actions made, oldest first, as `TYPE argument`.
     #[prost(string, repeated, tag = "5")]
-    pub history: Vec<String>,
+    pub(crate) history: Vec<String>,
     /// Indices of described tables, oldest first, each once.
     #[prost(uint32, repeated, tag = "6")]
-    pub described: Vec<u32>,
+    pub(crate) described: Vec<u32>,
     /// Keys of queries that count as asked before.
     #[prost(fixed64, repeated, tag = "7")]
-    pub query_keys: Vec<u64>,
+    pub(crate) query_keys: Vec<u64>,
     /// The state of the reward profile.
     #[prost(message, required, tag = "8")]
-    pub reward_state: RewardState,
+    pub(crate) reward_state: RewardState,
     /// Whether the episode is over.
     #[prost(bool, tag = "9")]
-    pub done: bool,
+    pub(crate) done: bool,
     /// Whether the episode ended with a correct answer.
     #[prost(bool, tag = "10")]
-    pub correct: bool,
+    pub(crate) correct: bool,
 }
 
 /// What an action asks for. A table is its index in the schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ParsedAction<'a> {
+pub(crate) enum ParsedAction<'a> {
     /// Show a table's columns.
     Describe(usize),
     /// Show a table's first rows.
@@ -130,7 +130,7 @@ pub enum ParsedAction<'a> {
 
 /// What the caller got for a parsed action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ActionOutcome {
+pub(crate) enum ActionOutcome {
     /// The text of a table, for Describe and Sample.
     Text(String),
     /// A query's rows.
@@ -148,25 +148,25 @@ pub enum ActionOutcome {
 
 /// The effect of an action.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Transition {
+pub(crate) struct Transition {
     /// The state after it.
-    pub state: EpisodeState,
+    pub(crate) state: EpisodeState,
     /// The observation's `result`.
-    pub result: String,
+    pub(crate) result: String,
     /// The observation's `error`.
-    pub error: String,
+    pub(crate) error: String,
     /// The step's reward.
-    pub reward: StepReward,
+    pub(crate) reward: StepReward,
 }
 
 impl EpisodeState {
     /// Actions made.
-    pub fn step_count(&self) -> u32 {
+    pub(crate) fn step_count(&self) -> u32 {
         self.history.len() as u32
     }
 
     /// Returns what the agent sees in this state, with `result`, `error` and `reward` left empty.
-    pub fn observation(&self, question_text: &str, schema: &Schema) -> Observation {
+    pub(crate) fn observation(&self, question_text: &str, schema: &Schema) -> Observation {
         Observation {
             question: question_text.to_owned(),
             schema_info: schema.info(&self.described),
@@ -180,7 +180,11 @@ impl EpisodeState {
 }
 
 /// Reads what `action` asks for. Action and table names match in any case.
-pub fn parse<'a>(action: &'a Action, schema: &Schema, argument_bytes: usize) -> ParsedAction<'a> {
+pub(crate) fn parse<'a>(
+    action: &'a Action,
+    schema: &Schema,
+    argument_bytes: usize,
+) -> ParsedAction<'a> {
     let argument = action.argument.as_str();
     if argument.len() > argument_bytes {
         return ParsedAction::Invalid(format!(
@@ -209,7 +213,7 @@ pub fn parse<'a>(action: &'a Action, schema: &Schema, argument_bytes: usize) -> 
 
 /// Returns the state, the texts and the reward after `action`, which was parsed as `parsed` and got
 /// `outcome`.
-pub fn apply(
+pub(crate) fn apply(
     state: &EpisodeState,
     action: &Action,
     parsed: &ParsedAction<'_>,
@@ -262,7 +266,7 @@ pub fn apply(
 }
 
 /// Returns the effect of any action after the end: an error, and a reward of minus `penalty`.
-pub fn apply_after_end(state: &EpisodeState, penalty: f64) -> Transition {
+pub(crate) fn apply_after_end(state: &EpisodeState, penalty: f64) -> Transition {
     Transition {
         state: state.clone(),
         result: String::new(),

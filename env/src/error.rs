@@ -52,7 +52,7 @@ pub enum EnvError {
     /// The caller asked for something that does not exist here.
     #[error("no {kind} {name:?}; {remedy}", name = truncated(name, NAME_BYTES))]
     NotFound {
-        /// What was asked for: `question`, `split` or `database`.
+        /// What was asked for, such as `question` or `split`.
         kind: &'static str,
         /// Its name.
         name: String,

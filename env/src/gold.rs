@@ -13,7 +13,7 @@ use crate::{
     error::EnvError,
     progress::ResultSummary,
     rows::Cell,
-    sandbox::{Failure, Sandbox},
+    sandbox::{Failure, QuickBudgetSpent, Sandbox},
     verifier::{GoldAnswer, verify_answer},
 };
 
@@ -27,24 +27,27 @@ pub(crate) struct GoldRows {
 
 impl GoldRows {
     /// Returns the rows in `kept`, or runs the gold SQL and keeps its rows. Threads that run it at
-    /// the same time get equal rows.
+    /// the same time get equal rows. The inner error is that the run hits the wall clock.
     ///
     /// # Errors
-    /// The run hits the wall clock.
+    /// The sandbox is quick, and the gold SQL needs more.
     pub(crate) fn get_or_run<'a>(
         question: &Question,
         kept: &'a OnceLock<Self>,
         sandbox: &Sandbox,
-    ) -> Result<&'a Self, EnvError> {
+    ) -> Result<Result<&'a Self, EnvError>, QuickBudgetSpent> {
         if let Some(rows) = kept.get() {
-            return Ok(rows);
+            return Ok(Ok(rows));
         }
         let rows = Self::run(question, sandbox)?;
-        Ok(kept.get_or_init(|| rows))
+        Ok(rows.map(|rows| kept.get_or_init(|| rows)))
     }
 
-    fn run(question: &Question, sandbox: &Sandbox) -> Result<Self, EnvError> {
-        match sandbox.query(&question.gold_sql).rows {
+    fn run(
+        question: &Question,
+        sandbox: &Sandbox,
+    ) -> Result<Result<Self, EnvError>, QuickBudgetSpent> {
+        let rows = match sandbox.query(&question.gold_sql)?.rows {
             Ok(rows) => Ok(Self {
                 summary: Some(ResultSummary::new(&rows).into_owned()),
                 rows: rows.complete.then(|| {
@@ -52,9 +55,6 @@ impl GoldRows {
                     rows.rows.iter().map(values).collect()
                 }),
             }),
-            Err(error) if error.failure == Failure::QuickBudgetSpent => Err(EnvError::Internal(
-                "the pool drops this result of a quick run and runs the job again".to_owned(),
-            )),
             Err(error) if error.failure == Failure::WallClock => Err(EnvError::WallClock {
                 query: format!("the gold SQL of question {:?}", question.question_id),
                 seconds: sandbox.wall_clock_seconds(),
@@ -71,7 +71,8 @@ impl GoldRows {
                     rows: None,
                 })
             }
-        }
+        };
+        Ok(rows)
     }
 }
 

@@ -1,21 +1,23 @@
 //! The environment as a library: stateless episodes over read-only SQL databases.
 //!
 //! An episode is a value that a signed token carries. [`Environment`] joins the pure step
-//! ([`episode`], [`reward`], [`verifier`], [`progress`]) to sandboxed SQLite and keeps nothing but
-//! caches. What the agent does wrong is an observation. Only faults of the caller or of the machine
-//! are errors. This crate has no sockets and no settings of a server; `env-node` serves it.
+//! (`episode.rs`, `reward.rs`, `verifier.rs`, `progress.rs`) to sandboxed SQLite and keeps nothing
+//! but caches. What the agent does wrong is an observation. Only faults of the caller or of the
+//! machine are errors. This crate has no sockets and no settings of a server; `env-node` serves it.
 
 mod catalog;
 mod database;
 mod decimal;
 mod environment;
-pub mod episode;
+mod episode;
 mod error;
 mod gold;
+#[cfg(test)]
+mod golden_tests;
 pub mod metrics;
 mod pool;
-pub mod progress;
-pub mod reward;
+mod progress;
+mod reward;
 mod row_reader;
 mod rows;
 mod sandbox;
@@ -23,7 +25,7 @@ mod schema;
 mod settings;
 mod token;
 mod truncate;
-pub mod verifier;
+mod verifier;
 mod wall_clock_hits;
 
 pub use catalog::{QuestionPage, scrambled};
@@ -31,7 +33,7 @@ pub use environment::{Environment, ResetResult, StepResult};
 pub use episode::{Action, EpisodeSpec, MAX_EPISODE_ID_CHARS, Observation};
 pub use error::EnvError;
 pub use reward::{RewardComponents, RewardProfile};
-pub use rows::{Cell, ResultLimits, ResultRows};
+pub use rows::ResultLimits;
 pub use schema::{Schema, Table};
 pub use settings::{EnvSettings, SigningKey, SqlLimits};
 pub use token::TokenError;

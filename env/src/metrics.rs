@@ -49,14 +49,8 @@ const GAUGES: [(&str, &str); 4] = [
 ];
 
 const OUTCOMES: [&str; 3] = ["correct", "incorrect", "exhausted"];
-const FAILURES: [&str; 6] = [
-    "ok",
-    "denied",
-    "work_units",
-    "memory",
-    "wall_clock",
-    "error",
-];
+/// The outcome of a query that did not fail.
+const OK: &str = "ok";
 
 /// Describes every metric to the installed recorder, and makes all of them exist.
 pub fn describe() {
@@ -66,7 +60,7 @@ pub fn describe() {
     for (name, description) in GAUGES {
         describe_gauge!(name, description);
         for lane in [WorkBudget::Quick, WorkBudget::Full] {
-            gauge!(name, "lane" => lane_name(lane)).set(0.0);
+            gauge!(name, "lane" => lane.name()).set(0.0);
         }
     }
     describe_histogram!(
@@ -88,15 +82,8 @@ pub fn describe() {
     for outcome in OUTCOMES {
         counter!(EPISODES_ENDED, "outcome" => outcome).increment(0);
     }
-    for outcome in FAILURES {
+    for outcome in [OK].into_iter().chain(Failure::ALL.map(Failure::name)) {
         counter!(QUERIES, "outcome" => outcome).increment(0);
-    }
-}
-
-fn lane_name(lane: WorkBudget) -> &'static str {
-    match lane {
-        WorkBudget::Quick => "quick",
-        WorkBudget::Full => "full",
     }
 }
 
@@ -135,16 +122,7 @@ impl From<&QueryRun> for QueryCost {
 }
 
 pub(crate) fn query_run(cost: &QueryCost) {
-    let outcome = match cost.failure {
-        None => "ok",
-        Some(Failure::Denied) => "denied",
-        // The pool runs the query again; it counts then.
-        Some(Failure::QuickBudgetSpent) => return,
-        Some(Failure::WorkUnits) => "work_units",
-        Some(Failure::Memory) => "memory",
-        Some(Failure::WallClock) => "wall_clock",
-        Some(Failure::Sqlite) => "error",
-    };
+    let outcome = cost.failure.map_or(OK, Failure::name);
     counter!(QUERIES, "outcome" => outcome).increment(1);
     histogram!(QUERY_WORK_UNITS).record(cost.work_units as f64);
     histogram!(QUERY_MEMORY_BYTES).record(cost.peak_bytes as f64);
@@ -152,13 +130,13 @@ pub(crate) fn query_run(cost: &QueryCost) {
 
 /// Sets the size of a lane, which has no work yet.
 pub(crate) fn lane_opened(lane: WorkBudget, threads: usize, capacity: usize) {
-    gauge!(THREADS, "lane" => lane_name(lane)).set(threads as f64);
-    gauge!(QUEUE_CAPACITY, "lane" => lane_name(lane)).set(capacity as f64);
+    gauge!(THREADS, "lane" => lane.name()).set(threads as f64);
+    gauge!(QUEUE_CAPACITY, "lane" => lane.name()).set(capacity as f64);
 }
 
 /// Adds to the queries that wait in a lane. Threads race here, so the gauge adds up changes.
 pub(crate) fn queue_changed(lane: WorkBudget, change: f64) {
-    gauge!(QUEUE_DEPTH, "lane" => lane_name(lane)).increment(change);
+    gauge!(QUEUE_DEPTH, "lane" => lane.name()).increment(change);
 }
 
 /// A thread of a lane that runs SQL, until it is dropped.
@@ -166,13 +144,13 @@ pub(crate) struct BusyThread(WorkBudget);
 
 impl BusyThread {
     pub(crate) fn begin(lane: WorkBudget) -> Self {
-        gauge!(BUSY_THREADS, "lane" => lane_name(lane)).increment(1.0);
+        gauge!(BUSY_THREADS, "lane" => lane.name()).increment(1.0);
         Self(lane)
     }
 }
 
 impl Drop for BusyThread {
     fn drop(&mut self) {
-        gauge!(BUSY_THREADS, "lane" => lane_name(self.0)).decrement(1.0);
+        gauge!(BUSY_THREADS, "lane" => self.0.name()).decrement(1.0);
     }
 }

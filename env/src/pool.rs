@@ -13,7 +13,6 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
@@ -26,7 +25,7 @@ use crate::{
     database::Database,
     error::EnvError,
     metrics::{self, BusyThread},
-    sandbox::{Sandbox, WorkBudget},
+    sandbox::{QuickBudgetSpent, Sandbox, WorkBudget},
     settings::{EnvSettings, SqlLimits},
 };
 
@@ -48,7 +47,8 @@ pub(crate) struct Pool {
 struct Lane {
     budget: WorkBudget,
     jobs: SyncSender<Job>,
-    waiting: Arc<AtomicUsize>,
+    /// How many jobs may wait.
+    capacity: usize,
 }
 
 /// The sandboxes that a thread keeps open, the last used first.
@@ -75,7 +75,7 @@ impl Pool {
         &self,
         budget: WorkBudget,
         database: Arc<Database>,
-        job: impl Fn(&Sandbox) -> T + Send + Sync + 'static,
+        job: impl Fn(&Sandbox) -> Result<T, QuickBudgetSpent> + Send + Sync + 'static,
     ) -> Result<T, EnvError> {
         let lanes: &[&Lane] = match budget {
             WorkBudget::Quick => &[&self.quick, &self.full],
@@ -84,11 +84,7 @@ impl Pool {
         let job = Arc::new(job);
         for lane in lanes {
             let (database, job) = (Arc::clone(&database), Arc::clone(&job));
-            let work = move |sandbox: &Sandbox| {
-                let result = job(sandbox);
-                (!sandbox.take_quick_budget_spent()).then_some(result)
-            };
-            if let Some(result) = lane.run(database, work).await? {
+            if let Ok(result) = lane.run(database, move |sandbox| job(sandbox)).await? {
                 return Ok(result);
             }
         }
@@ -112,7 +108,7 @@ impl Lane {
                 budget,
             };
             thread::Builder::new()
-                .name(format!("env-sql-{budget:?}-{index}").to_lowercase())
+                .name(format!("env-sql-{}-{index}", budget.name()))
                 .spawn(move || work(&queue, connections))
                 .map_err(|error| {
                     EnvError::Internal(format!("cannot start an SQL thread: {error}"))
@@ -122,7 +118,7 @@ impl Lane {
         Ok(Self {
             budget,
             jobs,
-            waiting: Arc::default(),
+            capacity,
         })
     }
 
@@ -132,9 +128,8 @@ impl Lane {
         job: impl FnOnce(&Sandbox) -> T + Send + 'static,
     ) -> Result<T, EnvError> {
         let (reply, answer) = oneshot::channel();
-        let (budget, waiting) = (self.budget, Arc::clone(&self.waiting));
+        let budget = self.budget;
         let boxed: Job = Box::new(move |connections| {
-            waiting.fetch_sub(1, Ordering::Relaxed);
             metrics::queue_changed(budget, -1.0);
             // SQL that nobody waits for would delay the jobs behind it.
             if reply.is_closed() {
@@ -145,14 +140,12 @@ impl Lane {
             // An error means that the caller is gone.
             let _ = reply.send(result);
         });
-        self.waiting.fetch_add(1, Ordering::Relaxed);
         metrics::queue_changed(budget, 1.0);
         self.jobs.try_send(boxed).map_err(|refused| {
-            let waiting = self.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
             metrics::queue_changed(budget, -1.0);
             match refused {
                 TrySendError::Full(_) => EnvError::Overloaded {
-                    problem: format!("{waiting} queries wait"),
+                    problem: format!("{} queries wait", self.capacity),
                 },
                 TrySendError::Disconnected(_) => {
                     EnvError::Internal("the SQL threads ended".to_owned())
@@ -218,7 +211,7 @@ fn cannot_open(file: &DatabaseFile, error: &rusqlite::Error) -> EnvError {
         Err(cause) if is_out_of_files(&cause) => EnvError::Overloaded {
             problem: format!(
                 "no file is left to open for database {:?}; if this lasts, raise `ulimit -n` or \
-                 lower server.max_connections",
+                 lower connections_per_thread",
                 file.name
             ),
         },
@@ -232,8 +225,6 @@ fn cannot_open(file: &DatabaseFile, error: &rusqlite::Error) -> EnvError {
 
 #[cfg(test)]
 mod tests {
-    use sha2::{Digest, Sha256};
-
     use super::*;
 
     #[test]
@@ -262,13 +253,7 @@ mod tests {
         let path = folder.path().join("a.sqlite");
         let connection = rusqlite::Connection::open(&path).unwrap();
         connection.execute_batch("CREATE TABLE a (b)").unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        let file = DatabaseFile {
-            name: "a".to_owned(),
-            path,
-            sha256: hex::encode(Sha256::digest(&bytes)),
-            size_bytes: bytes.len() as u64,
-        };
+        let file = DatabaseFile::open("a", &path).unwrap();
         let settings = EnvSettings {
             sql_threads: 1,
             ..EnvSettings::default()
@@ -276,12 +261,10 @@ mod tests {
         let database = Arc::new(Database::open(&file, &settings.result, &settings.sql).unwrap());
         let pool = Pool::new(&settings).unwrap();
         for budget in [WorkBudget::Quick, WorkBudget::Full] {
-            let name = |_: &Sandbox| thread::current().name().map(str::to_owned);
+            let name = |_: &Sandbox| Ok(thread::current().name().map(str::to_owned));
             let ran_on = pool.run(budget, Arc::clone(&database), name).await;
-            assert_eq!(
-                ran_on.unwrap(),
-                Some(format!("env-sql-{budget:?}-0").to_lowercase())
-            );
+            let expected = format!("env-sql-{}-0", budget.name());
+            assert_eq!(ran_on.unwrap(), Some(expected));
         }
     }
 }

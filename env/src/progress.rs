@@ -1,20 +1,19 @@
-//! How close returned rows come to the gold rows.
+//! How close returned rows come to the gold rows. Pure.
 //!
 //! The closeness is `0.25 × cardinality + 0.50 × overlap + 0.25 × range`, rounded to the nearest of
 //! five levels, so that the reward does not reveal the gold answer. Cardinality is `SQLEnv`'s
 //! published formula. Overlap and range are not published and are defined here.
-//! Invariant: pure.
 
 use std::borrow::Cow;
 
 use crate::rows::{Cell, ResultRows};
 
 /// The level of rows that match the gold rows. Levels go from 0 to this.
-pub const TOP_LEVEL: u32 = 4;
+pub(crate) const TOP_LEVEL: u32 = 4;
 
 /// The parts of a result that count for closeness. It borrows the result's texts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ResultSummary<'a> {
+pub(crate) struct ResultSummary<'a> {
     row_count: usize,
     /// Distinct cell texts, sorted.
     cells: Vec<Cow<'a, str>>,
@@ -24,7 +23,7 @@ pub struct ResultSummary<'a> {
 
 impl<'a> ResultSummary<'a> {
     /// Summarises rows. Both sides of a comparison must hold at most the same number of rows.
-    pub fn new(rows: &'a ResultRows) -> Self {
+    pub(crate) fn new(rows: &'a ResultRows) -> Self {
         let all_cells = || rows.rows.iter().flatten();
         let mut cells: Vec<Cow<'a, str>> = all_cells()
             .map(|cell| match cell {
@@ -49,7 +48,7 @@ impl<'a> ResultSummary<'a> {
     }
 
     /// Returns the same summary with texts of its own.
-    pub fn into_owned(self) -> ResultSummary<'static> {
+    pub(crate) fn into_owned(self) -> ResultSummary<'static> {
         let cells = self.cells.into_iter();
         ResultSummary {
             row_count: self.row_count,
@@ -59,12 +58,12 @@ impl<'a> ResultSummary<'a> {
     }
 
     /// Returns the closeness of `self` to `gold` as a level from 0 to [`TOP_LEVEL`].
-    pub fn level(&self, gold: &ResultSummary<'_>) -> u32 {
+    pub(crate) fn level(&self, gold: &ResultSummary<'_>) -> u32 {
         (self.closeness(gold) * f64::from(TOP_LEVEL)).round() as u32
     }
 
     /// Returns the closeness of `self` to `gold` in `[0, 1]`; 1 for equal summaries.
-    pub fn closeness(&self, gold: &ResultSummary<'_>) -> f64 {
+    pub(crate) fn closeness(&self, gold: &ResultSummary<'_>) -> f64 {
         0.25 * cardinality(self.row_count, gold.row_count)
             + 0.50 * overlap(&self.cells, &gold.cells)
             + 0.25 * range_closeness(self.range, gold.range)
@@ -72,7 +71,7 @@ impl<'a> ResultSummary<'a> {
 }
 
 /// Returns `1 - |p - g| / max(p, g, 1)` for two row counts.
-pub fn cardinality(predicted_rows: usize, gold_rows: usize) -> f64 {
+pub(crate) fn cardinality(predicted_rows: usize, gold_rows: usize) -> f64 {
     let larger = predicted_rows.max(gold_rows).max(1);
     1.0 - predicted_rows.abs_diff(gold_rows) as f64 / larger as f64
 }

@@ -1,4 +1,4 @@
-//! The three layers of a step's reward, in three profiles.
+//! The three layers of a step's reward, in three profiles. Pure.
 //!
 //! Invariant: pure and exact. All arithmetic is in whole `Points` of 1e-4, in which every constant
 //! and every progress level is a whole number. `episode.rs` decides what counts as a repeat,
@@ -108,7 +108,7 @@ impl FromStr for RewardProfile {
 
 /// What a step did, as far as rewards depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StepEvent {
+pub(crate) enum StepEvent {
     /// DESCRIBE, SAMPLE, or an action that was refused.
     Look {
         /// Whether it succeeded.
@@ -144,21 +144,21 @@ pub struct RewardComponents {
 
 /// The state that a profile keeps from step to step; part of the episode token.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct RewardState {
+pub(crate) struct RewardState {
     /// Level of the last successful QUERY; in `sqlenv-f003`, the best level so far.
     #[prost(uint32, tag = "1")]
-    pub level: u32,
+    pub(crate) level: u32,
     /// Points paid for new information.
     #[prost(sint32, tag = "2")]
-    pub new_info: i32,
+    pub(crate) new_info: i32,
     /// Points of all layers before the answer.
     #[prost(sint32, tag = "3")]
-    pub shaping: i32,
+    pub(crate) shaping: i32,
 }
 
 /// The reward of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepReward {
+pub(crate) struct StepReward {
     operational: Points,
     progress: Points,
     terminal: Points,
@@ -167,12 +167,12 @@ pub struct StepReward {
 
 impl StepReward {
     /// Returns the step's reward, a decimal number of four places.
-    pub fn total(&self) -> f64 {
+    pub(crate) fn total(&self) -> f64 {
         units(self.points())
     }
 
     /// Returns the reward by layer. The layers sum to [`Self::total`], up to rounding.
-    pub fn components(&self) -> RewardComponents {
+    pub(crate) fn components(&self) -> RewardComponents {
         RewardComponents {
             operational: units(self.operational),
             progress: units(self.progress),
@@ -207,7 +207,7 @@ fn units(points: Points) -> f64 {
 
 /// Returns the reward of a step and the state of the profile after it. `spent` says that the step
 /// used up the budget of `step_budget` actions.
-pub fn score(
+pub(crate) fn score(
     profile: RewardProfile,
     step_budget: u32,
     reward_state: &RewardState,

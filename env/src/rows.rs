@@ -32,7 +32,7 @@ pub struct ResultLimits {
 
 /// One value of a row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Cell {
+pub(crate) enum Cell {
     /// SQL NULL.
     Null,
     /// 64-bit integer.
@@ -47,11 +47,11 @@ pub enum Cell {
 
 /// The first rows of a result.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ResultRows {
+pub(crate) struct ResultRows {
     /// The rows, all of one width.
-    pub rows: Vec<Vec<Cell>>,
+    pub(crate) rows: Vec<Vec<Cell>>,
     /// Whether the result has no further rows.
-    pub complete: bool,
+    pub(crate) complete: bool,
 }
 
 impl fmt::Display for Cell {
@@ -83,7 +83,7 @@ impl From<&Cell> for Value {
 impl ResultRows {
     /// Writes one line `N. a | b` per row, numbered from 1 and cut to the limits. Where rows are
     /// missing, a last line says so.
-    pub fn render(&self, limits: &ResultLimits) -> String {
+    pub(crate) fn render(&self, limits: &ResultLimits) -> String {
         if self.rows.is_empty() {
             return "(no rows)".to_owned();
         }

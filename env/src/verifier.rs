@@ -1,37 +1,41 @@
-//! Checks an answer, by answer type.
+//! Checks an answer, by answer type. Pure.
 //!
 //! Invariant: pure, exact (decimal arithmetic, no floats) and total: any text and any gold value
 //! have a result.
 //! Source: `SQLEnv`'s published verifier rules. Where they are silent, the project's golden vectors
 //! decide (`tests/golden/verifier.json`).
 
-use std::{collections::BTreeSet, slice};
+use std::{collections::BTreeSet, fmt, slice};
 
 use data::AnswerType;
-use serde_json::Value;
+use serde::de::{Deserializer as _, Error as _, SeqAccess, Visitor};
+use serde_json::{Value, value::RawValue};
 
 use crate::decimal::Decimal;
 
 /// Tables with more rows must have gold's order: matching more could take minutes.
 const MAX_UNORDERED_ROWS: usize = 1_000;
+/// Bytes of a list or an object within an answered list that are parsed, since a tree of values
+/// takes many times the memory of its text. A longer one equals no gold element.
+const MAX_NESTED_BYTES: usize = 64 << 10;
 
 /// What an answer is compared with.
 #[derive(Clone, Copy, Debug)]
-pub struct GoldAnswer<'a> {
+pub(crate) struct GoldAnswer<'a> {
     /// The recorded answer: a number, a text, a list, or a list of rows.
-    pub answer: &'a Value,
+    pub(crate) answer: &'a Value,
     /// Chooses the rule. An unknown type is compared as text.
-    pub answer_type: AnswerType,
+    pub(crate) answer_type: AnswerType,
     /// All rows of the gold SQL. For lists (first column) and tables they replace `answer`.
-    pub rows: Option<&'a [Vec<Value>]>,
+    pub(crate) rows: Option<&'a [Vec<Value>]>,
     /// Whether the rows of a table must have gold's order. Tables of more than 1,000 rows always
     /// must.
-    pub ordered: bool,
+    pub(crate) ordered: bool,
 }
 
 /// Returns whether `predicted` is correct. A missing or blank answer is never correct, and no
 /// answer to a missing or empty gold value is.
-pub fn verify_answer(predicted: Option<&str>, gold: &GoldAnswer<'_>) -> bool {
+pub(crate) fn verify_answer(predicted: Option<&str>, gold: &GoldAnswer<'_>) -> bool {
     let predicted = unwrapped(predicted.unwrap_or_default());
     if predicted.is_empty() || is_empty(gold.answer) {
         return false;
@@ -126,37 +130,82 @@ fn matches_list(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
     let gold = match (gold.rows, gold.answer) {
         (Some(rows), _) => elements(rows.iter().filter_map(|row| row.first())),
         (None, Value::Array(items)) => elements(items),
-        (None, Value::String(text)) => elements_of_text(text),
+        (None, Value::String(text)) => elements_of_text(text, usize::MAX),
         (None, scalar) => elements([scalar]),
     };
-    !gold.is_empty() && elements_of_text(predicted) == gold
+    !gold.is_empty() && elements_of_text(predicted, gold.len()) == gold
 }
 
 fn elements<'a>(values: impl IntoIterator<Item = &'a Value>) -> BTreeSet<Element> {
-    values
-        .into_iter()
-        .map(|value| match value {
-            // A list stored as one-column rows.
-            Value::Array(row) => row.first().unwrap_or(&Value::Null),
-            value => value,
-        })
-        .map(|value| Element::new(&text_of(value)))
-        .collect()
+    values.into_iter().map(element_of).collect()
 }
 
-/// A JSON array, or text with commas, in brackets or not.
-fn elements_of_text(text: &str) -> BTreeSet<Element> {
+fn element_of(value: &Value) -> Element {
+    let value = match value {
+        // A list stored as one-column rows.
+        Value::Array(row) => row.first().unwrap_or(&Value::Null),
+        value => value,
+    };
+    Element::new(&text_of(value))
+}
+
+/// Reads a JSON array, or text with commas, in brackets or not. Of more than `most` elements it
+/// keeps one more, which shows that there are too many.
+fn elements_of_text(text: &str, most: usize) -> BTreeSet<Element> {
     let text = text.trim();
-    if let Ok(Value::Array(items)) = serde_json::from_str(text) {
-        return elements(&items);
+    if let Some(elements) = elements_of_json(text, most) {
+        return elements;
     }
-    text.strip_prefix('[')
+    let mut elements = BTreeSet::new();
+    let inner = text
+        .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'))
-        .unwrap_or(text)
-        .split(',')
-        .filter(|element| !element.trim().is_empty())
-        .map(Element::new)
-        .collect()
+        .unwrap_or(text);
+    for part in inner.split(',').filter(|part| !part.trim().is_empty()) {
+        elements.insert(Element::new(part));
+        if elements.len() > most {
+            break;
+        }
+    }
+    elements
+}
+
+/// Reads a JSON array element by element. Returns `None` if the text is not one.
+fn elements_of_json(text: &str, most: usize) -> Option<BTreeSet<Element>> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let elements = json.deserialize_seq(JsonElements { most }).ok()?;
+    json.end().ok()?;
+    Some(elements)
+}
+
+struct JsonElements {
+    most: usize,
+}
+
+impl<'de> Visitor<'de> for JsonElements {
+    type Value = BTreeSet<Element>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<BTreeSet<Element>, S::Error> {
+        let mut elements = BTreeSet::new();
+        // A text that is no list counts as one with commas, so it is read to its end.
+        while let Some(json) = list.next_element::<&RawValue>()? {
+            let json = json.get();
+            let is_nested = json.starts_with(['[', '{']);
+            let element = if is_nested && json.len() > MAX_NESTED_BYTES {
+                Element::Text(json.to_owned())
+            } else {
+                element_of(&serde_json::from_str(json).map_err(S::Error::custom)?)
+            };
+            if elements.len() <= self.most {
+                elements.insert(element);
+            }
+        }
+        Ok(elements)
+    }
 }
 
 fn matches_table(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
@@ -340,6 +389,31 @@ mod tests {
         };
         assert!(verify_answer(Some("```text\na b\n```"), &gold));
         assert!(!verify_answer(Some("```a b```"), &gold));
+    }
+
+    #[test]
+    fn a_list_is_a_set_of_values() {
+        let answer = json!(["a", 2, "{\"b\":[1]}"]);
+        let gold = GoldAnswer {
+            answer: &answer,
+            answer_type: AnswerType::List,
+            rows: None,
+            ordered: false,
+        };
+        let nested = format!("[[{}1]]", "0,".repeat(MAX_NESTED_BYTES));
+        for (predicted, is_right) in [
+            (r#"["A", 2.0, {"b": [1]}, [2, 9]]"#, true),
+            (r#"["a", 2, {"b": [1]}, 3, 4, 5]"#, false),
+            (r#"["a", 2]"#, false),
+            // These are no JSON, so their parts are those between commas.
+            (r#"[a, 2, {"b":[1]}]"#, true),
+            (r#"["a", 2, {"b":[1]}, 3, oops]"#, false),
+            ("a, 2, 3, 4, 5", false),
+            (nested.as_str(), false),
+        ] {
+            let verdict = verify_answer(Some(predicted), &gold);
+            assert_eq!(verdict, is_right, "{predicted:.80}");
+        }
     }
 
     proptest! {

@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Fixture, NOW, rewards};
-use env::{EnvSettings, EpisodeSpec};
+use env::{Action, EnvError, EnvSettings, EpisodeSpec, TokenError};
 
 const GOLD: &str = "SELECT count(*) FROM Cars";
 
@@ -259,6 +259,26 @@ async fn a_step_is_a_function_of_token_and_action() {
     assert_eq!(
         on.observation.action_history,
         ["DESCRIBE Cars", "ANSWER 40"]
+    );
+}
+
+#[tokio::test]
+async fn a_token_expires_by_the_time_of_the_caller() {
+    let fixture = Fixture::new(EnvSettings {
+        token_ttl_seconds: 60,
+        ..EnvSettings::default()
+    });
+    let token = fixture.reset("cars-1", "default").token;
+    let action = Action {
+        action_type: "DESCRIBE".to_owned(),
+        argument: "Cars".to_owned(),
+    };
+    let step = async |now: u64| fixture.environment.step(token.clone(), &action, now).await;
+    step(NOW + 60).await.unwrap();
+    let refused = step(NOW + 63).await.unwrap_err();
+    assert!(
+        matches!(refused, EnvError::Token(TokenError::Expired(3))),
+        "{refused}"
     );
 }
 

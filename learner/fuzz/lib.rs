@@ -5,7 +5,7 @@ use std::sync::Once;
 
 use learner::{LearnerConfig, group::GroupRules};
 use libfuzzer_sys::fuzzer_mutate;
-use policy::{Chat, DecoderConfig, Model, Weights, tiny};
+use policy::{Chat, DecoderConfig, Model, Weights, embedded};
 use proto::v1::Trajectory;
 
 /// The `config.json` of [`model`].
@@ -17,7 +17,7 @@ pub const CONFIG: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermed
 /// no rows in it.
 pub fn model() -> Model {
     let config = DecoderConfig::from_json(CONFIG).expect("a config");
-    let files = tiny::files();
+    let files = embedded::files();
     Model {
         weights: Weights::random(&config, 1).expect("weights"),
         chat: Chat::from_files(&files).expect("a chat"),

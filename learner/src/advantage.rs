@@ -47,8 +47,7 @@ pub enum RewardAggregation {
 pub struct AdvantageSettings {
     /// Divisor of centred rewards.
     pub scale_rewards: ScaleRewards,
-    /// How several reward columns become one advantage.
-    #[serde(alias = "multi_objective_aggregation")]
+    /// How several reward columns become one advantage. TRL: `multi_objective_aggregation`.
     pub aggregation: RewardAggregation,
 }
 
@@ -70,7 +69,7 @@ pub fn advantages(
 }
 
 /// Returns the weighted sum of the rewards that are present; NaN if none is.
-pub fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
+pub(crate) fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
     let mut present = row
         .iter()
         .zip(weights)
@@ -83,14 +82,14 @@ pub fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
 }
 
 /// Returns whether a group's total rewards differ. Unscorable members (NaN) are left out.
-pub fn has_variance(totals: &[f64]) -> bool {
+pub(crate) fn has_variance(totals: &[f64]) -> bool {
     MeanStd::of(totals).std > ZERO_STD
 }
 
 /// Returns whether a group has reward variance, and so a gradient: its total rewards differ or,
 /// where columns are normalised before they are summed, those of some column do. Dynamic sampling
 /// draws another group in place of a zero-variance group (DAPO, arXiv:2503.14476).
-pub fn has_reward_variance(
+pub(crate) fn has_reward_variance(
     rewards: &[Vec<Option<f64>>],
     weights: &[f64],
     aggregation: RewardAggregation,

@@ -11,7 +11,7 @@ mod pack;
 use std::{borrow::Cow, ops::Range};
 
 pub(crate) use pack::shares;
-use pack::{LEAST_TOKENS, pack};
+use pack::{MIN_TOKENS, pack};
 use policy::{
     PackedRows, ScoredTokens,
     ops::{Targets, TokenSet},
@@ -22,7 +22,7 @@ const MIN_PREFIX_TOKENS: usize = 16;
 
 /// Micro-batches are cut for two workers even if one thread computes them, so that the number of
 /// threads does not change the result.
-pub const LEAST_WORKERS: usize = 2;
+pub(crate) const MIN_WORKERS: usize = 2;
 
 /// How often the common prefix of neighbouring samples is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,12 +144,12 @@ pub fn micro_batches(
     budget_tokens: usize,
     prefixes: Prefixes,
 ) -> Vec<MicroBatch> {
-    micro_batches_for(LEAST_WORKERS, samples, budget_tokens, prefixes)
+    micro_batches_for(MIN_WORKERS, samples, budget_tokens, prefixes)
 }
 
 /// Packs all samples that have scored tokens, evenly for `workers` if there are enough tokens for
 /// them.
-pub fn micro_batches_for(
+pub(crate) fn micro_batches_for(
     workers: usize,
     samples: &[Sample<'_>],
     budget_tokens: usize,
@@ -230,7 +230,7 @@ impl SharedPrefix {
             samples,
             prefix: self.prefix,
         });
-        let busy = |half: &Self| !half.samples.is_empty() && half.tokens(all) >= LEAST_TOKENS;
+        let busy = |half: &Self| !half.samples.is_empty() && half.tokens(all) >= MIN_TOKENS;
         match halves.iter().all(busy) {
             true => halves.into(),
             false => vec![self.clone()],
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_beginning_is_fed_once() {
+    fn a_shared_prefix_is_computed_once() {
         let samples = [
             sample(20, 3, 1),
             sample(20, 2, 2),

@@ -5,14 +5,6 @@
 
 use crate::error::{LearnerError, Result};
 
-/// Checks a count that cannot be 0.
-pub(crate) fn at_least_one(field: &'static str, value: u64) -> Result<()> {
-    if value == 0 {
-        return Err(LearnerError::setting(field, "is 0; give at least 1"));
-    }
-    Ok(())
-}
-
 /// Checks a count that is at least 1 and at most `most`, which is above what a machine can use.
 pub(crate) fn count(field: &'static str, value: u64, most: u64) -> Result<()> {
     if (1..=most).contains(&value) {

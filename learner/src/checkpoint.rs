@@ -6,12 +6,11 @@
 //! set to it. If a checkpoint is written again, its old copy is `.step_N.old` until then. A
 //! checkpoint whose files do not match their hashes, or whose folder has the name of another step,
 //! is skipped, and the one before it is read.
-//!
-//! Checkpoints of earlier versions have no hash of `state.json`. They are read, with a warning.
 
 use std::{
     collections::BTreeMap,
     fs,
+    io::Read as _,
     path::{Component, Path, PathBuf},
 };
 
@@ -24,13 +23,18 @@ use crate::{
     network::Network,
 };
 
+/// The folder of the checkpoints in a run folder.
+pub const CHECKPOINTS: &str = "checkpoints";
 const STATE_FILE: &str = "state.json";
 const TENSORS: &str = "trainer.safetensors";
-const MODEL: &str = "hf";
+/// The model folder in a checkpoint.
+pub const MODEL: &str = "hf";
 /// The file that names the newest checkpoint.
 pub(crate) const LATEST: &str = "LATEST";
 /// The most bytes that a state may have. It names a dozen files.
-const MOST_STATE_BYTES: u64 = 1 << 20;
+const MAX_STATE_BYTES: u64 = 1 << 20;
+/// Bytes that are hashed at a time. A model may be larger than the memory that is left.
+const HASHED_BYTES: u64 = 1 << 20;
 const REMEDY: &str = "remove this checkpoint, and the one before it is used";
 
 /// The position of a run after a step.
@@ -51,8 +55,8 @@ pub struct CheckpointState {
     pub fingerprint: String,
     /// SHA-256 of the checkpoint's other files by relative path.
     pub files: BTreeMap<String, String>,
-    /// SHA-256 of the fields above, as compact JSON; empty in checkpoints of earlier versions.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    /// SHA-256 of the fields above, as compact JSON.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub sha256: String,
 }
 
@@ -71,16 +75,7 @@ impl CheckpointState {
     /// Checks that the state is whole and belongs to the folder `path`.
     fn check(&self, path: &Path) -> Result<()> {
         let file = path.join(STATE_FILE);
-        if self.sha256.is_empty() {
-            tracing::warn!(
-                file = %file.display(),
-                "an earlier version wrote this checkpoint without the SHA-256 of its state, so a \
-                 change of it would not be noticed; the next checkpoint has it"
-            );
-        } else if self.sha256 != self.digest() {
-            let reason = format!("changed since it was written (SHA-256 differs); {REMEDY}");
-            return Err(LearnerError::broken(&file, reason));
-        }
+        check_hash(&file, &self.digest(), &self.sha256)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if step_of(&name) != Some(self.step) {
             let reason = format!(
@@ -99,6 +94,21 @@ impl CheckpointState {
             return Err(LearnerError::broken(&file, reason));
         }
         Ok(())
+    }
+
+    /// Reads a file of the checkpoint in `path`, by its name in [`Self::files`]; none if the
+    /// checkpoint has no such file.
+    ///
+    /// # Errors
+    /// The file is missing or changed.
+    pub fn read(&self, path: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+        let Some(expected) = self.files.get(name) else {
+            return Ok(None);
+        };
+        let file = path.join(name);
+        let bytes = regular_file::read(&file, u64::MAX).at("read", &file)?;
+        check_hash(&file, &hex::encode(Sha256::digest(&bytes)), expected)?;
+        Ok(Some(bytes))
     }
 }
 
@@ -194,6 +204,18 @@ fn remove_partial(folder: &Path) -> Result<()> {
 /// # Errors
 /// There are checkpoints, but none is complete; or the folder cannot be read.
 pub fn load_latest(folder: &Path) -> Result<Option<Checkpoint>> {
+    newest(folder, load_files)
+}
+
+/// Returns what `read` makes of the state and the folder of the newest checkpoint in `folder` for
+/// which it succeeds, in the order of [`load_latest`]. Reads no other file itself.
+///
+/// # Errors
+/// There are checkpoints, but none is as it should be; or the folder cannot be read.
+pub fn newest<T>(
+    folder: &Path,
+    read: impl Fn(CheckpointState, &Path) -> Result<T>,
+) -> Result<Option<T>> {
     let mut candidates = steps(folder)?;
     let latest = fs::read_to_string(folder.join(LATEST)).unwrap_or_default();
     let named = candidates
@@ -205,8 +227,8 @@ pub fn load_latest(folder: &Path) -> Result<Option<Checkpoint>> {
     }
     let mut newest_fault = None;
     for (_, path) in candidates {
-        match load(&path) {
-            Ok(checkpoint) => return Ok(Some(checkpoint)),
+        match read_state(&path).and_then(|state| read(state, &path)) {
+            Ok(found) => return Ok(Some(found)),
             Err(fault) => {
                 tracing::warn!(%fault, "checkpoint skipped");
                 newest_fault.get_or_insert(fault);
@@ -221,32 +243,41 @@ pub fn load_latest(folder: &Path) -> Result<Option<Checkpoint>> {
 /// # Errors
 /// [`LearnerError::Broken`] names the file that is missing or changed.
 pub fn load(path: &Path) -> Result<Checkpoint> {
-    let state = path.join(STATE_FILE);
-    let json = regular_file::read(&state, MOST_STATE_BYTES).at("read", &state)?;
-    let state: CheckpointState = serde_json::from_slice(&json).map_err(|fault| {
-        LearnerError::broken(
-            &state,
-            format!("not a checkpoint's state: {fault}; {REMEDY}"),
-        )
-    })?;
-    state.check(path)?;
-    let mut tensors = Vec::new();
-    for (name, expected) in &state.files {
+    load_files(read_state(path)?, path)
+}
+
+fn load_files(state: CheckpointState, path: &Path) -> Result<Checkpoint> {
+    for (name, expected) in state.files.iter().filter(|(name, _)| *name != TENSORS) {
         let file = path.join(name);
-        let bytes = regular_file::read(&file, u64::MAX).at("read", &file)?;
-        if hex::encode(Sha256::digest(&bytes)) != *expected {
-            let reason = format!("changed since it was written (SHA-256 differs); {REMEDY}");
-            return Err(LearnerError::broken(&file, reason));
-        }
-        if name == TENSORS {
-            tensors = bytes;
-        }
+        check_hash(&file, &hash(&file)?, expected)?;
     }
+    // A state that was checked names them.
+    let tensors = state.read(path, TENSORS)?.unwrap_or_default();
     Ok(Checkpoint {
         state,
         path: path.to_owned(),
         tensors,
     })
+}
+
+/// Reads and checks the state of one checkpoint.
+fn read_state(path: &Path) -> Result<CheckpointState> {
+    let file = path.join(STATE_FILE);
+    let json = regular_file::read(&file, MAX_STATE_BYTES).at("read", &file)?;
+    let state: CheckpointState = serde_json::from_slice(&json).map_err(|fault| {
+        let reason = format!("not a checkpoint's state: {fault}; {REMEDY}");
+        LearnerError::broken(&file, reason)
+    })?;
+    state.check(path)?;
+    Ok(state)
+}
+
+fn check_hash(file: &Path, found: &str, expected: &str) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let reason = format!("changed since it was written (SHA-256 differs); {REMEDY}");
+    Err(LearnerError::broken(file, reason))
 }
 
 /// Returns all `step_N` folders, highest step first, and each before its old copy.
@@ -283,26 +314,53 @@ fn prune(folder: &Path, newest: u64, keep_last: usize) -> Result<()> {
         .try_for_each(|(_, path)| durable::remove_folder(path).at("remove", path))
 }
 
-/// Returns the SHA-256 of all files under `folder`, by relative path with `/`.
+/// Returns the SHA-256 of all files below `folder`, by relative path with `/`.
 fn hashes(folder: &Path) -> Result<BTreeMap<String, String>> {
-    let mut out = BTreeMap::new();
+    let named = |path: PathBuf| -> Result<(String, String)> {
+        let parts = path.strip_prefix(folder).unwrap_or(&path).components();
+        let name: Vec<_> = parts
+            .map(|part| part.as_os_str().to_string_lossy())
+            .collect();
+        Ok((name.join("/"), hash(&path)?))
+    };
+    let files = files_below(folder, |_| true)?;
+    files.into_iter().map(named).collect()
+}
+
+/// Returns the SHA-256 of a file, in hexadecimal.
+fn hash(path: &Path) -> Result<String> {
+    let (mut file, _) = regular_file::open(path).at("read", path)?;
+    let (mut hash, mut block) = (Sha256::new(), Vec::new());
+    loop {
+        block.clear();
+        let mut next = file.by_ref().take(HASHED_BYTES);
+        next.read_to_end(&mut block).at("read", path)?;
+        if block.is_empty() {
+            return Ok(hex::encode(hash.finalize()));
+        }
+        hash.update(&block);
+    }
+}
+
+/// Returns the files below a folder, without what lies in entries directly in it that `is_wanted`
+/// refuses.
+pub(crate) fn files_below(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(inner) = folders.pop() {
         for entry in fs::read_dir(&inner).at("read", &inner)? {
-            let path = entry.at("read", &inner)?.path();
-            if path.is_dir() {
-                folders.push(path);
+            let entry = entry.at("read", &inner)?;
+            let (path, name) = (entry.path(), entry.file_name());
+            if inner == folder && !is_wanted(&name.to_string_lossy()) {
                 continue;
             }
-            let bytes = fs::read(&path).at("read", &path)?;
-            let parts = path.strip_prefix(folder).unwrap_or(&path).components();
-            let name: Vec<_> = parts
-                .map(|part| part.as_os_str().to_string_lossy())
-                .collect();
-            out.insert(name.join("/"), hex::encode(Sha256::digest(&bytes)));
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files.push(path),
+            }
         }
     }
-    Ok(out)
+    Ok(files)
 }
 
 #[cfg(test)]

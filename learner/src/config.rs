@@ -1,5 +1,5 @@
-//! The learner's settings, with TRL's defaults except where a field says otherwise, and TRL's names
-//! as aliases.
+//! The learner's settings, with TRL's defaults except where a field says otherwise. Fields with
+//! another name than TRL's say that one; the program accepts it as well.
 //!
 //! Invariant: a configuration that passes [`LearnerConfig::validate`] cannot fail for its numbers
 //! later. In particular no sample is longer than a micro-batch. Actors get their [`RolloutConfig`]
@@ -13,25 +13,26 @@ use smart_default::SmartDefault;
 
 use crate::{
     advantage::{AdvantageSettings, RewardAggregation},
-    bounds::{at_least_one, count, finite, range},
+    bounds::{count, finite, range},
     curriculum::CurriculumStage,
     error::{LearnerError, Result},
     loss::{LossSettings, SamplerCorrection},
     optimizer::OptimizerSettings,
     ranks::RankSettings,
     schedule::{ScheduleKind, ScheduleSettings},
-    server_config::LearnerServerConfig,
-    trust::TrustConfig,
+    server::{config::LearnerServerConfig, trust::TrustConfig},
 };
 
 /// The most tokens of a pass, a context or a completion.
-pub(crate) const MOST_TOKENS: u64 = 1 << 24;
+pub(crate) const MAX_TOKENS: u64 = 1 << 24;
 /// The most trajectories of a group. The wire has 32 bits for a member.
-const MOST_GROUP_SIZE: u64 = 1 << 12;
+const MAX_GROUP_SIZE: u64 = 1 << 12;
 /// The most groups of a batch.
-const MOST_GROUPS_PER_STEP: u64 = 1 << 16;
+const MAX_GROUPS_PER_STEP: u64 = 1 << 16;
+/// The most steps of a run. Evaluations are planned for all of them.
+const MAX_STEPS: u64 = 1_000_000;
 /// The most actions of an episode: env-node accepts no more.
-const MOST_STEP_BUDGET: u64 = 1_000;
+const MAX_STEP_BUDGET: u64 = 1_000;
 
 /// Arguments of a training that are no settings of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,14 +48,12 @@ pub struct RunArguments {
 #[serde(default, deny_unknown_fields)]
 pub struct LearnerConfig {
     /// Learner steps; step s makes policy version s. TRL: `max_steps`.
-    #[serde(alias = "max_steps")]
     #[default(40)]
     pub steps: u64,
     /// Groups of a full batch. With `dynamic_sampling` each has reward variance.
     #[default(16)]
     pub groups_per_step: u64,
     /// Trajectories per group. TRL: `num_generations`.
-    #[serde(alias = "num_generations")]
     #[default(8)]
     pub group_size: usize,
     /// Largest number of groups rolled out for one step; the step then trains on those with reward
@@ -94,8 +93,7 @@ pub struct LearnerConfig {
     pub share_prefixes: bool,
     /// Stages in which the run trains on questions of some difficulties only; then it trains on
     /// all. Each stage is a table of `groups`, which it lasts, and `difficulties`, as the dataset
-    /// names them. Not written if there is none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// names them.
     pub curriculum: Vec<CurriculumStage>,
     /// Weights of the rewards.
     pub rewards: RewardWeights,
@@ -111,14 +109,11 @@ pub struct LearnerConfig {
     pub rollout: RolloutConfig,
     /// Checkpoints.
     pub checkpoint: CheckpointConfig,
-    /// The processes that compute gradients together; not written if there is one.
-    #[serde(skip_serializing_if = "RankSettings::is_alone")]
+    /// The processes that compute gradients together.
     pub ranks: RankSettings,
-    /// How far actors are trusted; not written if nothing is set.
-    #[serde(skip_serializing_if = "TrustConfig::is_default")]
+    /// How far actors are trusted.
     pub trust: TrustConfig,
-    /// The learner's server; not written if nothing is set.
-    #[serde(skip_serializing_if = "LearnerServerConfig::is_default")]
+    /// The learner's server.
     pub server: LearnerServerConfig,
 }
 
@@ -150,21 +145,10 @@ pub struct RewardWeights {
     #[serde(rename = "return")]
     pub episode_return: f64,
     /// Weight of the rewards for rows that come closer to the gold rows.
-    // Not written where 0, so that runs from before it keep their fingerprint.
-    #[serde(skip_serializing_if = "is_zero")]
     pub progress: f64,
     /// Weight of the rewards for statements that run and show something new, less the costs of
     /// steps and repetitions.
-    #[serde(skip_serializing_if = "is_zero")]
     pub operational: f64,
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
-fn is_zero(weight: &f64) -> bool {
-    *weight == 0.0
 }
 
 impl RewardWeights {
@@ -219,19 +203,11 @@ pub struct RolloutConfig {
     pub shots: u32,
     /// Whether prompts invite the model to think before each call (`enable_thinking` of chat
     /// templates such as Qwen3's; others ignore it). Thoughts count as tokens of the completion and
-    /// stay in the context. Default: false.
-    // Not written where off, so that runs from before it keep their fingerprint.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    /// stay in the context.
     pub thinking: bool,
     /// What completions are constrained to: nothing, one tool call, or one tool call whose SQL has
-    /// only names that the episode has shown. Default: `none`.
-    // Not written where off, for the same reason.
-    #[serde(skip_serializing_if = "is_unconstrained")]
+    /// only names that the episode has shown.
     pub constraint: Constraint,
-}
-
-fn is_unconstrained(constraint: &Constraint) -> bool {
-    *constraint == Constraint::None
 }
 
 /// Checkpoints.
@@ -240,37 +216,33 @@ fn is_unconstrained(constraint: &Constraint) -> bool {
 pub struct CheckpointConfig {
     /// Steps between checkpoints; 0: only at the end of the run or when it is stopped. TRL:
     /// `save_steps`.
-    #[serde(alias = "save_steps")]
     #[default(10)]
     pub every_steps: u64,
     /// Number of checkpoints that are kept, at least 1. TRL: `save_total_limit`.
-    #[serde(alias = "save_total_limit")]
     #[default(2)]
     pub keep_last: usize,
 }
 
 impl LearnerConfig {
     /// Returns the largest number of groups rolled out for one step.
-    pub fn most_groups_per_step(&self) -> u64 {
+    pub(crate) fn max_groups_of_step(&self) -> u64 {
         match self.max_groups_per_step {
             0 => self.groups_per_step.saturating_mul(4),
             most => most,
         }
     }
 
-    /// Checks every number; the error names the first field that cannot be used and what it may be.
+    /// Checks every number, and refuses settings that have no effect. The error names the first
+    /// field that cannot be used and what it may be.
     pub fn validate(&self) -> Result<()> {
-        at_least_one("steps", self.steps)?;
-        count(
-            "groups_per_step",
-            self.groups_per_step,
-            MOST_GROUPS_PER_STEP,
-        )?;
+        count("steps", self.steps, MAX_STEPS)?;
+        count("groups_per_step", self.groups_per_step, MAX_GROUPS_PER_STEP)?;
         count("num_iterations", self.num_iterations, 1_000)?;
-        at_least_one("lease_seconds", self.lease_seconds.into())?;
-        at_least_one("checkpoint.keep_last", self.checkpoint.keep_last as u64)?;
+        count("lease_seconds", self.lease_seconds.into(), u32::MAX.into())?;
+        let kept = self.checkpoint.keep_last as u64;
+        count("checkpoint.keep_last", kept, MAX_STEPS)?;
         let pass_tokens = self.micro_batch_tokens as u64;
-        count("micro_batch_tokens", pass_tokens, MOST_TOKENS)?;
+        count("micro_batch_tokens", pass_tokens, MAX_TOKENS)?;
         self.ranks.validate()?;
         self.trust.validate()?;
         self.server.validate()?;
@@ -286,13 +258,12 @@ impl LearnerConfig {
         }
         self.loss.validate()?;
         self.optimizer.validate()?;
-        self.schedule.validate()
+        self.schedule.validate()?;
+        self.refuse_unused()
     }
 
-    /// Refuses settings that have no effect. [`Self::validate`] accepts them: settings of earlier
-    /// versions may hold them.
-    pub fn refuse_unused(&self) -> Result<()> {
-        self.loss.refuse_unused()?;
+    /// Refuses settings that have no effect, since they would look as if they had one.
+    fn refuse_unused(&self) -> Result<()> {
         let default = LossSettings::default();
         let unused = [default.sampler_correction, SamplerCorrection::Off];
         let sets_correction = !unused.contains(&self.loss.sampler_correction);
@@ -331,10 +302,10 @@ impl LearnerConfig {
                 format!("is {size}; advantages compare the members of a group, give at least 2");
             return Err(LearnerError::setting("group_size", problem));
         }
-        count("group_size", self.group_size as u64, MOST_GROUP_SIZE)?;
-        let groups = self.most_groups_per_step();
-        count("max_groups_per_step", groups, 64 * MOST_GROUPS_PER_STEP)?;
-        if self.most_groups_per_step() < self.groups_per_step {
+        count("group_size", self.group_size as u64, MAX_GROUP_SIZE)?;
+        let groups = self.max_groups_of_step();
+        count("max_groups_per_step", groups, 64 * MAX_GROUPS_PER_STEP)?;
+        if self.max_groups_of_step() < self.groups_per_step {
             let problem = format!(
                 "is {}, less than groups_per_step ({}); raise it or give 0 for 4 x groups_per_step",
                 self.max_groups_per_step, self.groups_per_step
@@ -366,16 +337,8 @@ impl LearnerConfig {
             trust: TrustConfig::default(),
             ..self.clone()
         };
-        let json =
-            serde_json::to_string(&shaping).expect("plain settings serialise: this is a bug");
-        // The value is that of the first version that wrote checkpoints: names and order of the
-        // fields are part of it, as are the seed and the number of threads that it had among them.
-        // It had no oversampling.
-        let json = json
-            .replacen('{', &format!("{{\"run_seed\":{run_seed},"), 1)
-            .replacen("\"dynamic_sampling\":", "\"refill_zero_spread\":", 1)
-            .replacen("\"oversampling\":1.0,", "", 1)
-            .replacen("\"rewards\":", "\"threads\":0,\"rewards\":", 1);
+        let json = serde_json::to_string(&(run_seed, shaping));
+        let json = json.expect("plain settings serialise: this is a bug");
         hex::encode(Sha256::digest(json))
     }
 }
@@ -389,14 +352,14 @@ impl RolloutConfig {
         count(
             "rollout.max_completion_tokens",
             completion_tokens,
-            MOST_TOKENS,
+            MAX_TOKENS,
         )?;
         let context_tokens = self.max_context_tokens.into();
-        count("rollout.max_context_tokens", context_tokens, MOST_TOKENS)?;
+        count("rollout.max_context_tokens", context_tokens, MAX_TOKENS)?;
         count(
             "rollout.step_budget",
             self.step_budget.into(),
-            MOST_STEP_BUDGET,
+            MAX_STEP_BUDGET,
         )?;
         if self.max_context_tokens <= self.max_completion_tokens {
             let problem = format!(

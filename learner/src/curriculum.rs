@@ -1,4 +1,4 @@
-//! The question of every group: stages of questions by difficulty, then all of them.
+//! The question of every group: stages of questions by difficulty, then all of them. Pure.
 //!
 //! Invariant: the question is a function of the run's seed, the curriculum and the group's index.
 //! Each stage goes through its questions in epochs, and shuffles them anew for each.

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::refusals::RefusedGroup;
+use crate::server::refusals::RefusedGroup;
 
 /// What can go wrong in the learner.
 #[derive(Debug, thiserror::Error)]
@@ -155,13 +155,13 @@ pub enum LearnerError {
     },
     /// A rank's weights differ. Remedy: the same program on devices of the same kind.
     #[error(
-        "rank {rank} has other weights than the learner after step {step}; run the same program on \
-         devices of the same kind, then start all ranks again: the run resumes before this step"
+        "rank {rank} has other weights than the learner at step {step}; run the same program on \
+         devices of the same kind, then start all ranks again: the run resumes"
     )]
     RankDiffers {
         /// Its number.
         rank: usize,
-        /// The step, whose version is not published.
+        /// The step after which they were compared, or from which the ranks were to begin.
         step: u64,
     },
     /// For a rank: the learner is gone or cannot be reached. Remedy: see its log; a rank that

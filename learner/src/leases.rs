@@ -1,6 +1,6 @@
 //! Leases of work: who was given a piece of it, for how long, and who is left the first chance.
 //!
-//! Pure; time is an argument. **No actor holds up the others.** An actor has a limited number of
+//! Pure. Time is an argument. **No actor holds up the others.** An actor has a limited number of
 //! leases. Until its first accepted work, and after each lease that it let expire, its leases last
 //! only a tenth of the usual time, and after an expiry the other actors have that long to take the
 //! work first.
@@ -14,7 +14,7 @@ use rand_chacha::{
 
 /// By how much shorter the leases are of an actor without accepted work, and their least time.
 const UNPROVEN_SHARE: u32 = 10;
-const LEAST_UNPROVEN: Duration = Duration::from_secs(10);
+const MIN_UNPROVEN: Duration = Duration::from_secs(10);
 /// Actors and former leases that are remembered. Forgetting one costs a rollout.
 const MAX_ACTORS: usize = 4_096;
 const MAX_HOLDERS: usize = 64;
@@ -64,7 +64,7 @@ impl Leases {
     }
 
     fn unproven(&self) -> Duration {
-        (self.lease / UNPROVEN_SHARE).max(LEAST_UNPROVEN.min(self.lease))
+        (self.lease / UNPROVEN_SHARE).max(MIN_UNPROVEN.min(self.lease))
     }
 
     /// Returns when an actor may first take work that has been free since then. One that let a
@@ -103,75 +103,31 @@ fn insert(actors: &mut BTreeSet<String>, actor_id: &str) {
     }
 }
 
-/// The actors that were given a piece of work. The last one holds its lease.
+/// A piece of work, and the leases under which actors were given it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Holders(Vec<Holder>);
+pub(crate) struct LeasedWork {
+    /// The actors that were given it. The last one holds its newest lease.
+    holders: Vec<Holder>,
+    /// When the newest lease ends, or since when the work has been free.
+    free_from: Duration,
+}
 
 /// An actor that was given a piece of work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Holder {
     lease_id: u64,
     actor_id: String,
-    /// Whether it is known that the lease expired.
+    /// Whether the actor was gone before the lease expired.
+    has_left: bool,
+    /// Whether it is known that the lease has ended. An actor that is forgiven stays so.
     is_noted: bool,
-}
-
-impl Holders {
-    /// Notes that an actor is given the work.
-    fn give(&mut self, lease_id: u64, actor_id: &str) {
-        if self.0.len() == MAX_HOLDERS {
-            self.0.remove(0);
-        }
-        self.0.push(Holder {
-            lease_id,
-            actor_id: actor_id.to_owned(),
-            is_noted: false,
-        });
-    }
-
-    /// Returns whether the actor was given the work under this lease, which may have expired.
-    pub(crate) fn was_given(&self, lease_id: u64, actor_id: &str) -> bool {
-        let is_it = |it: &Holder| it.lease_id == lease_id && it.actor_id == actor_id;
-        self.0.iter().any(is_it)
-    }
-
-    /// Forgets a lease whose work was refused. Results under the others still count.
-    fn forget(&mut self, lease_id: u64) {
-        self.0.retain(|it| it.lease_id != lease_id);
-    }
-
-    /// Returns whether this lease is the last one.
-    fn is_last(&self, lease_id: u64) -> bool {
-        self.0.last().is_some_and(|it| it.lease_id == lease_id)
-    }
-
-    /// Notes that the last lease has expired, and returns its actor if that was not known before:
-    /// an actor that is forgiven stays so.
-    fn note_expiry(&mut self) -> Option<&str> {
-        let last = self.0.last_mut().filter(|it| !it.is_noted)?;
-        last.is_noted = true;
-        Some(&last.actor_id)
-    }
-
-    /// Returns the actor of the last lease.
-    fn last_actor(&self) -> Option<&str> {
-        self.0.last().map(|it| it.actor_id.as_str())
-    }
-}
-
-/// A piece of work, and the leases under which actors were given it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LeasedWork {
-    holders: Holders,
-    /// When the newest lease ends, or since when the work has been free.
-    free_from: Duration,
 }
 
 impl LeasedWork {
     /// Creates work that is free from `now` on.
     pub(crate) fn new(now: Duration) -> Self {
         Self {
-            holders: Holders::default(),
+            holders: Vec::new(),
             free_from: now,
         }
     }
@@ -186,48 +142,64 @@ impl LeasedWork {
         now < self.free_from
     }
 
-    /// Returns whether this actor has one.
+    /// Returns the actor that has it.
+    pub(crate) fn holder(&self, now: Duration) -> Option<&str> {
+        let last = self.holders.last().filter(|_| self.is_held(now));
+        last.map(|it| it.actor_id.as_str())
+    }
+
+    /// Returns whether this actor has it.
     pub(crate) fn is_held_by(&self, now: Duration, actor_id: &str) -> bool {
-        self.is_held(now) && self.holders.last_actor() == Some(actor_id)
+        self.holder(now) == Some(actor_id)
     }
 
     /// Returns whether the actor was given the work under this lease, which may have expired.
     pub(crate) fn was_given(&self, lease_id: u64, actor_id: &str) -> bool {
-        self.holders.was_given(lease_id, actor_id)
+        let is_it = |it: &Holder| it.lease_id == lease_id && it.actor_id == actor_id;
+        self.holders.iter().any(is_it)
     }
 
     /// Returns whether this lease is the newest.
     pub(crate) fn is_last(&self, lease_id: u64) -> bool {
-        self.holders.is_last(lease_id)
-    }
-
-    /// Returns who was given the work.
-    pub(crate) fn into_holders(self) -> Holders {
-        self.holders
+        let last = self.holders.last();
+        last.is_some_and(|it| it.lease_id == lease_id)
     }
 
     /// Gives the work to an actor. Returns the id of the lease.
     pub(crate) fn lease(&mut self, now: Duration, leases: &mut Leases, actor_id: &str) -> u64 {
         let lease_id = leases.next_id();
-        self.holders.give(lease_id, actor_id);
+        if self.holders.len() == MAX_HOLDERS {
+            self.holders.remove(0);
+        }
+        self.holders.push(Holder {
+            lease_id,
+            actor_id: actor_id.to_owned(),
+            has_left: false,
+            is_noted: false,
+        });
         self.free_from = now + leases.time_of(actor_id);
         lease_id
     }
 
-    /// Notes that the newest lease has expired, if it has.
-    pub(crate) fn note_expiry(&mut self, now: Duration, leases: &mut Leases) {
-        if !self.is_held(now)
-            && let Some(actor_id) = self.holders.note_expiry()
-        {
-            leases.distrust(actor_id);
-        }
+    /// Notes that the newest lease has ended, if it has. Returns whether it has expired, and nobody
+    /// knew it before.
+    pub(crate) fn note_expiry(&mut self, now: Duration, leases: &mut Leases) -> bool {
+        let is_held = self.is_held(now);
+        let last = self.holders.last_mut();
+        let Some(last) = last.filter(|it| !is_held && !it.is_noted) else {
+            return false;
+        };
+        last.is_noted = true;
+        leases.distrust(&last.actor_id);
+        !last.has_left
     }
 
     /// Ends the lease of an actor that is gone. Its result still counts. Returns whether it had
     /// one.
     pub(crate) fn leave(&mut self, now: Duration, actor_id: &str) -> bool {
         let is_held = self.is_held_by(now, actor_id);
-        if is_held {
+        if is_held && let Some(last) = self.holders.last_mut() {
+            last.has_left = true;
             self.free_from = now;
         }
         is_held
@@ -235,10 +207,10 @@ impl LeasedWork {
 
     /// Ends and forgets a lease whose result is refused. Results under other leases still count.
     pub(crate) fn refuse(&mut self, now: Duration, lease_id: u64) {
-        if self.holders.is_last(lease_id) {
+        if self.is_last(lease_id) {
             self.free_from = now.min(self.free_from);
         }
-        self.holders.forget(lease_id);
+        self.holders.retain(|it| it.lease_id != lease_id);
     }
 }
 
@@ -266,19 +238,20 @@ mod tests {
     #[test]
     fn invented_actors_and_repeated_leases_take_bounded_memory() {
         let mut leases = Leases::new(Duration::from_secs(300), 4, 1);
-        let mut holders = Holders::default();
+        let mut work = LeasedWork::default();
+        let mut ids = Vec::new();
         for number in 0..10_000_u64 {
             leases.distrust(&number.to_string());
             leases.accepted(&format!("other {number}"));
-            holders.give(number, "a");
+            ids.push(work.lease(Duration::ZERO, &mut leases, "a"));
         }
         assert_eq!(leases.late.len(), MAX_ACTORS);
         assert_eq!(leases.proven.len(), MAX_ACTORS);
-        assert_eq!(holders.0.len(), MAX_HOLDERS);
-        assert!(holders.was_given(9_999, "a") && !holders.was_given(9_999, "b"));
-        assert!(!holders.was_given(3, "a"));
-        holders.forget(9_999);
-        assert!(!holders.was_given(9_999, "a") && holders.is_last(9_998));
+        assert_eq!(work.holders.len(), MAX_HOLDERS);
+        assert!(work.was_given(ids[9_999], "a") && !work.was_given(ids[9_999], "b"));
+        assert!(!work.was_given(ids[3], "a"));
+        work.refuse(Duration::ZERO, ids[9_999]);
+        assert!(!work.was_given(ids[9_999], "a") && work.is_last(ids[9_998]));
     }
 
     #[test]

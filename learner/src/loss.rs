@@ -7,7 +7,7 @@
 //! prompts, tool results, padding and truncated rows. A row may be empty and still counts.
 //!
 //! Invariant: finite inputs give a finite loss and finite derivatives. Ratios are bounded before
-//! they leave log space, which TRL does not do, by [`MAX_LOG_RATIO`].
+//! they leave log space, which TRL does not do, by `MAX_LOG_RATIO`.
 
 mod correction;
 mod policy;
@@ -16,15 +16,13 @@ mod stats;
 
 use std::ops::Range;
 
-pub use settings::{
-    ClipRange, LossSettings, LossType, PolicyLoss, RatioLevel, SamplerCorrection, VespoWeights,
-};
+pub use settings::{LossSettings, LossType, RatioLevel, SamplerCorrection};
 pub use stats::{CispoStats, ClipStats, LossStats, SamplingStats};
 
 /// The largest logarithm of a ratio: e^30 is 1e13. A larger ratio comes from a policy that has
 /// nothing to do with this one. It has no gradient, since a single such token would own the update
 /// of a step, and its exponential may overflow. Small ratios need no bound.
-pub const MAX_LOG_RATIO: f64 = 30.0;
+const MAX_LOG_RATIO: f64 = 30.0;
 
 /// The largest gap between the log-probabilities of the reference and the policy that the KL
 /// divergence counts. Its exponential, about 5e34, and its sums stay finite in single precision.

@@ -16,15 +16,15 @@ use metrics::{counter, describe_counter, describe_gauge, gauge};
 use proto::serve::ConnectionRefusal;
 
 use crate::{
-    call_limits::CallRefusal,
     clock::{now, unix_seconds},
-    refusals::RefusalReason,
+    server::{call_limits::CallRefusal, refusals::RefusalReason},
 };
 
 mod rollouts;
 mod step_table;
 
-pub use rollouts::{is_truncated, of_rollouts, tokens};
+pub use rollouts::of_rollouts;
+pub(crate) use rollouts::{is_truncated, tokens};
 pub use step_table::{STEP_METRICS, StepMetric};
 
 /// The metrics of one step by name.
@@ -61,12 +61,8 @@ const RANK_STEP: &str = "learner_rank_step";
 const RANK_LAST_STEP: &str = "learner_rank_last_step_timestamp_seconds";
 const RANK_SECONDS: &str = "learner_rank_seconds_total";
 
-const COUNTERS: [(&str, &str); 13] = [
-    (
-        SECONDS,
-        "Seconds of the trainer, by activity: waiting for groups, training, evaluating, saving \
-         checkpoints. Its rate is the share of the activity.",
-    ),
+/// Counters without labels.
+const COUNTERS: [(&str, &str); 7] = [
     (
         TRAINED_TOKENS,
         "Tokens of the groups that steps trained on, prompts included.",
@@ -77,7 +73,26 @@ const COUNTERS: [(&str, &str); 13] = [
     ),
     (
         LEASES_EXPIRED,
-        "Expired leases whose group was handed out again.",
+        "Leases that expired before the result of their group arrived.",
+    ),
+    (JOURNALED_BYTES, "Bytes of groups written to the journal."),
+    (CHECKPOINTS, "Checkpoints written."),
+    (
+        WEIGHTS_BYTES,
+        "Bytes of weights sent to actors, without framing.",
+    ),
+    (
+        PARTS_REFUSED,
+        "Parts of evaluations refused because they break the contract or have another result \
+         when they are played again.",
+    ),
+];
+/// Counters with a label.
+const LABELLED_COUNTERS: [(&str, &str); 6] = [
+    (
+        SECONDS,
+        "Seconds of the trainer, by activity: waiting for groups, training, evaluating, saving \
+         checkpoints. Its rate is the share of the activity.",
     ),
     (
         GROUPS_SUBMITTED,
@@ -93,13 +108,7 @@ const COUNTERS: [(&str, &str); 13] = [
         "Groups that are not trained on, by reason: invalid (breaks the contract), rewards (another \
          result when played again), logprobs (other log-probabilities than the learner's), \
          constraint (tokens that rollout.constraint excludes), not_finite (no finite gradient), \
-         unscored (no completed episode), journal (accepted by an earlier version of the program).",
-    ),
-    (JOURNALED_BYTES, "Bytes of groups written to the journal."),
-    (CHECKPOINTS, "Checkpoints written."),
-    (
-        WEIGHTS_BYTES,
-        "Bytes of weights sent to actors, without framing.",
+         unscored (no completed episode).",
     ),
     (
         CONNECTIONS_REFUSED,
@@ -109,11 +118,6 @@ const COUNTERS: [(&str, &str); 13] = [
         CALLS_REFUSED,
         "Calls refused at a limit, by reason: calls in flight, weights_streams, bytes of all \
          requests, length of the request, or late, if the request did not arrive in time.",
-    ),
-    (
-        PARTS_REFUSED,
-        "Parts of evaluations refused because they break the contract or have another result \
-         when they are played again.",
     ),
 ];
 const GAUGES: [(&str, &str); 11] = [
@@ -222,6 +226,10 @@ impl Stopwatch {
 pub fn describe() {
     for (name, description) in COUNTERS {
         describe_counter!(name, description);
+        counter!(name).increment(0);
+    }
+    for (name, description) in LABELLED_COUNTERS {
+        describe_counter!(name, description);
     }
     for (name, description) in GAUGES {
         describe_gauge!(name, description);
@@ -234,17 +242,6 @@ pub fn describe() {
     for metric in STEP_METRICS {
         describe_gauge!(metric.name, metric.description);
         gauge!(metric.name).set(f64::NAN);
-    }
-    for name in [
-        TRAINED_TOKENS,
-        GROUPS_CLAIMED,
-        LEASES_EXPIRED,
-        JOURNALED_BYTES,
-        CHECKPOINTS,
-        WEIGHTS_BYTES,
-        PARTS_REFUSED,
-    ] {
-        counter!(name).increment(0);
     }
     for reason in RefusalReason::ALL {
         groups_refused(reason, 0);
@@ -295,9 +292,18 @@ pub(crate) fn set_groups(leased: usize, waiting: usize) {
     gauge!(WAITING_GROUPS).set(waiting as f64);
 }
 
-pub(crate) fn group_claimed(expired_leases: u64) {
+/// Sets how many leases have expired since the run was opened.
+pub(crate) fn set_expired_leases(count: u64) {
+    counter!(LEASES_EXPIRED).absolute(count);
+}
+
+/// Sets how many actors have a weights stream open.
+pub(crate) fn set_connected_actors(count: usize) {
+    gauge!(ACTORS).set(count as f64);
+}
+
+pub(crate) fn group_claimed() {
     counter!(GROUPS_CLAIMED).increment(1);
-    counter!(LEASES_EXPIRED).absolute(expired_leases);
 }
 
 pub(crate) fn group_submitted(verdict: &'static str) {
@@ -388,20 +394,4 @@ pub(crate) fn rank_joined(has_joined: bool) {
 pub(crate) fn rank_step_made(step: u64) {
     gauge!(RANK_STEP).set(step as f64);
     gauge!(RANK_LAST_STEP).set(unix_seconds());
-}
-
-/// An actor with an open stream of weights, until it is dropped.
-pub(crate) struct ConnectedActor;
-
-impl ConnectedActor {
-    pub(crate) fn begin() -> Self {
-        gauge!(ACTORS).increment(1.0);
-        Self
-    }
-}
-
-impl Drop for ConnectedActor {
-    fn drop(&mut self) {
-        gauge!(ACTORS).decrement(1.0);
-    }
 }

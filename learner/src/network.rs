@@ -152,9 +152,7 @@ impl Network {
         }
         for (name, moments) in &self.optimizer.moments {
             tensors.insert(format!("{FIRST}.{name}"), moments.first.clone());
-            if let Some(second) = &moments.second {
-                tensors.insert(format!("{SECOND}.{name}"), second.clone());
-            }
+            tensors.insert(format!("{SECOND}.{name}"), moments.second.clone());
         }
         Weights::new(tensors)
     }
@@ -173,8 +171,12 @@ impl Network {
                     parameters.insert(name.to_owned(), Parameter::new(tensor)?);
                 }
                 Some((FIRST, name)) => {
-                    let second = state.get(&format!("{SECOND}.{name}")).ok().cloned();
-                    let first = tensor.clone();
+                    let second = state.get(&format!("{SECOND}.{name}")).map_err(|_| {
+                        let reason = "has one moment of the optimizer in place of two; the state \
+                                      is damaged or of another model";
+                        PolicyError::tensor(name, reason)
+                    })?;
+                    let (first, second) = (tensor.clone(), second.clone());
                     moments.insert(name.to_owned(), Moments { first, second });
                 }
                 _ => {}
@@ -298,7 +300,7 @@ fn check_shapes(
 ) -> Result<()> {
     for (name, Moments { first, second }) in moments {
         let weight = parameters.get(name).map(|it| it.value.dims());
-        for moment in [Some(first), second.as_ref()].into_iter().flatten() {
+        for moment in [first, second] {
             if weight != Some(moment.dims()) {
                 let reason = format!(
                     "has a moment of the optimizer of the shape {:?}, but the shape {weight:?} \

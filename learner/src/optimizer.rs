@@ -1,15 +1,13 @@
-//! AdamW with decoupled weight decay (arXiv:1711.05101), Muon for matrices where the settings ask
-//! for it, and clipping by the global norm, with torch's semantics (golden values in
-//! `tests/golden/adamw.json` and `tests/golden/clip.json`).
+//! AdamW with decoupled weight decay (arXiv:1711.05101) and clipping by the global norm, with
+//! torch's semantics (golden values in `tests/golden/adamw.json` and `tests/golden/clip.json`).
 //!
-//! Pure. Weights and moments are f32 on the weights' device whatever the model computes in (f64 for
-//! a model in f64): in bf16 a step of 1e-6 on a weight of 0.02 would round away. Nothing is changed
+//! Weights and moments are f32 on the weights' device whatever the model computes in (f64 for a
+//! model in f64): in bf16 a step of 1e-6 on a weight of 0.02 would round away. Nothing is changed
 //! in place, so weights that a snapshot holds do not change. On the CPU in f32 one fused loop
-//! updates a tensor; elsewhere tensor operations do. Sums run in the order of names, so the bits
-//! depend on nothing else.
+//! updates a tensor; elsewhere tensor operations do. Sums run in the order of names, and threads
+//! share whole tensors, so the bits depend on nothing else.
 
 mod dither;
-mod muon;
 mod update;
 
 use std::{
@@ -28,8 +26,6 @@ use crate::{
     parallel,
 };
 use dither::dither;
-pub use muon::MuonSettings;
-use muon::MuonUpdate;
 use update::AdamWUpdate;
 pub(crate) use update::on_slices;
 
@@ -57,9 +53,6 @@ pub struct OptimizerSettings {
     /// Global norm that gradients are scaled down to; 0: no clipping.
     #[default(1.0)]
     pub max_grad_norm: f64,
-    /// Muon for the matrices of the layers; absent: AdamW for all parameters.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub muon: Option<MuonSettings>,
 }
 
 impl OptimizerSettings {
@@ -72,8 +65,7 @@ impl OptimizerSettings {
         below_one("optimizer.adam_beta1", self.adam_beta1)?;
         below_one("optimizer.adam_beta2", self.adam_beta2)?;
         positive("optimizer.adam_epsilon", self.adam_epsilon)?;
-        range("optimizer.max_grad_norm", self.max_grad_norm, 0.0, most)?;
-        self.muon.map_or(Ok(()), MuonSettings::validate)
+        range("optimizer.max_grad_norm", self.max_grad_norm, 0.0, most)
     }
 }
 
@@ -122,10 +114,10 @@ impl Parameter {
 /// Running means of one parameter's gradient and squared gradient, in its shape, dtype and device.
 #[derive(Clone, Debug)]
 pub struct Moments {
-    /// torch's `exp_avg`, or `momentum_buffer` of Muon.
+    /// torch's `exp_avg`.
     pub first: Tensor,
-    /// torch's `exp_avg_sq`; absent for a matrix that Muon updates.
-    pub second: Option<Tensor>,
+    /// torch's `exp_avg_sq`.
+    pub second: Tensor,
 }
 
 /// The optimizer and its state.
@@ -185,7 +177,7 @@ impl AdamW {
         let result = parallel::for_each(threads, updated.into_iter(), |work| {
             let (name, parameter, gradient, known) = work;
             let (value, after) =
-                self.updated(name, parameter, &gradient, known, (factor, learning_rate))?;
+                self.updated(parameter, &gradient, known, factor, learning_rate)?;
             parameter.value = value;
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
             done.insert(name.clone(), after);
@@ -198,30 +190,6 @@ impl AdamW {
     /// Returns the value and the moments of one parameter after the update.
     fn updated(
         &self,
-        name: &str,
-        parameter: &Parameter,
-        gradient: &Tensor,
-        known: Option<Moments>,
-        (factor, learning_rate): (f64, f64),
-    ) -> Result<(Tensor, Moments)> {
-        let is_matrix = muon::applies_to(name, &parameter.value);
-        let Some(muon) = self.settings.muon.filter(|_| is_matrix) else {
-            return self.adamw(parameter, gradient, known, factor, learning_rate);
-        };
-        let update = MuonUpdate {
-            factor,
-            momentum: muon.momentum,
-            learning_rate,
-            weight_decay: self.settings.weight_decay,
-        };
-        let before = known.map_or_else(|| gradient.zeros_like(), |it| Ok(it.first))?;
-        let (value, first) = update.run(&parameter.value, gradient, &before)?;
-        let second = None;
-        Ok((value, Moments { first, second }))
-    }
-
-    fn adamw(
-        &self,
         parameter: &Parameter,
         gradient: &Tensor,
         known: Option<Moments>,
@@ -229,22 +197,13 @@ impl AdamW {
         learning_rate: f64,
     ) -> Result<(Tensor, Moments)> {
         let before = match known {
-            Some(Moments {
-                first,
-                second: Some(second),
-            }) => [first, second],
-            _ => [gradient.zeros_like()?, gradient.zeros_like()?],
+            Some(Moments { first, second }) => [first, second],
+            None => [gradient.zeros_like()?, gradient.zeros_like()?],
         };
         let decays = parameter.decays;
         let update = AdamWUpdate::new(&self.settings, self.updates, learning_rate, decays, factor);
         let (value, [first, second]) = update.run(&parameter.value, gradient, before.each_ref())?;
-        Ok((
-            value,
-            Moments {
-                first,
-                second: Some(second),
-            },
-        ))
+        Ok((value, Moments { first, second }))
     }
 }
 
@@ -321,7 +280,6 @@ mod tests {
     fn threads_change_no_bit() {
         let settings = OptimizerSettings {
             learning_rate: 1e-2,
-            muon: Some(MuonSettings::default()),
             ..OptimizerSettings::default()
         };
         let names = [

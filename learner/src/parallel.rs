@@ -1,7 +1,8 @@
 //! Work on several things at a time.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, PoisonError, mpsc},
     thread,
 };
@@ -57,52 +58,51 @@ pub(crate) fn in_order<T: Send>(
     if threads <= 1 || count <= 1 {
         return (0..count).try_for_each(|number| take(work(number)?));
     }
-    let (sender, ends) = mpsc::channel();
-    thread::scope(|scope| {
-        let mut started = VecDeque::new();
-        let mut all = || {
-            let mut ended = BTreeSet::new();
-            let (mut next, mut at_work, mut taken) = (0, 0, 0);
-            while taken < count {
-                while next < count && at_work < threads && next <= taken + threads {
-                    let (work, end) = (&work, End(next, sender.clone()));
-                    started.push_back(scope.spawn(move || {
-                        // The whole of it, so that it is dropped when the work ends.
-                        let end = end;
-                        work(end.0)
-                    }));
-                    (next, at_work) = (next + 1, at_work + 1);
-                }
-                // Never fails: this function holds a sender, and each thread sends when it ends.
-                ended.extend(ends.recv());
-                at_work -= 1;
-                while ended.remove(&taken)
-                    && let Some(thread) = started.pop_front()
-                {
-                    let result = thread.join();
-                    take(result.unwrap_or(Err(LearnerError::Thread("gradient")))?)?;
-                    taken += 1;
-                }
+    let panicked = || LearnerError::Thread("gradient");
+    let (numbers, queue) = mpsc::channel();
+    let queue = Mutex::new(queue);
+    let next = || {
+        let queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.recv()
+    };
+    let one_thread = |done: mpsc::Sender<(usize, Result<T>)>| {
+        while let Ok(number) = next() {
+            let result = catch_unwind(AssertUnwindSafe(|| work(number)));
+            let result = result.unwrap_or_else(|_| Err(panicked()));
+            if done.send((number, result)).is_err() {
+                // Nobody listens after an error.
+                break;
             }
-            Ok(())
-        };
-        let result = all();
-        // A panic of a thread that is not joined would be one of this function.
-        for thread in started {
-            let _ = thread.join();
         }
-        result
+    };
+    let one_thread = &one_thread;
+    let (done, results) = mpsc::channel();
+    // The closure owns its ends of the channels, so that the threads end with it.
+    thread::scope(move |scope| -> Result<()> {
+        for _ in 0..threads.min(count) {
+            let done = done.clone();
+            scope.spawn(move || one_thread(done));
+        }
+        drop(done);
+        // Never fails: the other end of the queue outlives the threads.
+        let begin = |number: usize| numbers.send(number).map_err(|_| panicked());
+        (0..count.min(threads + 1)).try_for_each(begin)?;
+        let mut waiting = BTreeMap::new();
+        for number in 0..count {
+            let result = loop {
+                if let Some(result) = waiting.remove(&number) {
+                    break result;
+                }
+                let (number, result) = results.recv().map_err(|_| panicked())?;
+                waiting.insert(number, result);
+            };
+            take(result?)?;
+            if number + threads + 1 < count {
+                begin(number + threads + 1)?;
+            }
+        }
+        Ok(())
     })
-}
-
-/// Sends the number of a piece of work when its thread ends, also by a panic.
-struct End(usize, mpsc::Sender<usize>);
-
-impl Drop for End {
-    fn drop(&mut self) {
-        // Nobody listens after an error.
-        let _ = self.1.send(self.0);
-    }
 }
 
 #[cfg(test)]

@@ -30,8 +30,8 @@ pub enum ScheduleKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleSettings {
-    /// The learning rate after the warm-up. transformers: `lr_scheduler_type`.
-    #[serde(alias = "lr_scheduler_type")]
+    /// The learning rate after the warm-up. transformers: `lr_scheduler_type`, whose default is
+    /// `linear`.
     pub kind: ScheduleKind,
     /// Updates over which the rate rises from 0.
     pub warmup_steps: u64,

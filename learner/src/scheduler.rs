@@ -1,5 +1,5 @@
 //! The scheduler: which group an actor gets with its next claim, and which groups make a learner
-//! step.
+//! step. Pure.
 //!
 //! A state machine without I/O; `now` is an argument. Groups are numbered 0, 1, 2 … without end,
 //! and [`crate::curriculum`] gives group i its question. A group is *kept* if it can be trained on,
@@ -44,7 +44,7 @@ mod submissions;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::leases::{Holders, LeasedWork, Leases};
+use crate::leases::{LeasedWork, Leases};
 pub use messages::{Admission, Batch, Claim, GroupSummary, Lease, SchedulerSettings, Submission};
 
 /// A group that was handed out or recorded.
@@ -70,7 +70,7 @@ pub struct Scheduler {
     groups: BTreeMap<u64, GroupState>,
     /// Who was given the groups of the step that was made last, and those that it dropped: a result
     /// that comes late is a result.
-    made: BTreeMap<u64, Holders>,
+    made: BTreeMap<u64, LeasedWork>,
     leases: Leases,
     expired_leases: u64,
     /// When the step began, with which its groups could be handed out.
@@ -119,7 +119,7 @@ impl Scheduler {
         self.start
     }
 
-    /// Returns how many expired leases were handed out again so far.
+    /// Returns how many leases have expired so far before the result of their group arrived.
     pub fn expired_leases(&self) -> u64 {
         self.expired_leases
     }
@@ -128,6 +128,16 @@ impl Scheduler {
     pub fn leased(&self, now: Duration) -> usize {
         let groups = self.groups.values();
         groups.filter(|state| state.is_leased(now)).count()
+    }
+
+    /// Returns how many groups each actor holds that has some.
+    pub fn leased_by_actor(&self, now: Duration) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        let unfinished = self.groups.values().filter(|it| it.summary.is_none());
+        for actor_id in unfinished.filter_map(|it| it.work.holder(now)) {
+            *counts.entry(actor_id.to_owned()).or_insert(0) += 1;
+        }
+        counts
     }
 
     /// Returns the next step's batch, once all its groups are recorded.
@@ -169,7 +179,7 @@ impl Scheduler {
         self.made = made
             .into_iter()
             .chain(dropped)
-            .map(|(index, state)| (index, state.work.into_holders()))
+            .map(|(index, state)| (index, state.work))
             .collect();
         let oldest_allowed = self.version.saturating_sub(self.settings.max_staleness);
         for state in self.groups.values_mut() {

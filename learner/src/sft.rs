@@ -20,7 +20,7 @@ use smart_default::SmartDefault;
 use crate::{
     bounds::{count, range},
     checkpoint,
-    config::{MOST_TOKENS, RunArguments},
+    config::{MAX_TOKENS, RunArguments},
     error::{LearnerError, Result},
     optimizer::OptimizerSettings,
     schedule::{ScheduleKind, ScheduleSettings},
@@ -67,7 +67,7 @@ impl SftConfig {
         count(
             "sft.micro_batch_tokens",
             self.micro_batch_tokens as u64,
-            MOST_TOKENS,
+            MAX_TOKENS,
         )?;
         range("sft.context_weight", self.context_weight, 0.0, 1.0)?;
         self.optimizer.validate()?;

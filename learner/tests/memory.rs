@@ -8,8 +8,8 @@
 #[path = "it/common.rs"]
 mod common;
 #[allow(dead_code, reason = "each test file uses a part")]
-#[path = "../../env-node/tests/server/raw.rs"]
-mod raw;
+#[path = "it/http2.rs"]
+mod http2;
 
 use std::{fs, net::SocketAddr, time::Duration};
 
@@ -20,22 +20,7 @@ use prost::{
     encoding::{WireType, encode_key, encode_varint},
 };
 use proto::v1::{Segment, Trajectory, WeightsRequest};
-use tokio::{
-    io::AsyncWriteExt,
-    net::{TcpListener, TcpStream},
-    sync::Mutex,
-    task::AbortHandle,
-};
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
-const WINDOW_UPDATE: u8 = 8;
-const ACK: u8 = 1;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-/// The largest frame that a peer takes by default.
-const FRAME_BYTES: usize = 16_384;
+use tokio::{io::AsyncWriteExt, net::TcpListener, sync::Mutex, task::AbortHandle};
 
 const SUBMIT: &str = "/sqlenv.v1.Learner/Submit";
 const SUBMIT_EVALUATION: &str = "/sqlenv.v1.Learner/SubmitEvaluation";
@@ -93,41 +78,23 @@ impl Served {
         }
     }
 
-    /// Connects with windows of `window` bytes, as far as the peer is concerned.
-    async fn connect(&self, window: u32) -> TcpStream {
-        let mut stream = raw::connect(self.address).await;
-        let initial = [&[0, 4][..], &window.to_be_bytes()].concat();
-        let hello = [
-            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
-            &raw::frame(SETTINGS, 0, 0, &initial),
-        ];
-        stream.write_all(&hello.concat()).await.unwrap();
-        // From the acknowledgement on, the learner's windows are those that it has set. That of
-        // the connection has an update of its own.
-        raw::frame_of(&mut stream, SETTINGS).await;
-        raw::frame_of(&mut stream, WINDOW_UPDATE).await;
-        let ack = raw::frame(SETTINGS, ACK, 0, &[]);
-        stream.write_all(&ack).await.unwrap();
-        stream
-    }
-
     /// Returns how far the memory grows while a request is answered.
     async fn growth(&self, path: &str, message: Vec<u8>) -> (usize, usize) {
         let bytes = message.len();
-        let call = call(path, 1, &message);
+        let call = http2::grpc_call(path, 1, &message);
         drop(message);
-        let mut stream = self.connect(65_535).await;
+        let mut stream = http2::connect(self.address, 65_535).await;
         // The peak begins again at what is resident now.
         fs::write("/proc/self/clear_refs", "5").unwrap();
         let before = resident();
         stream.write_all(&call).await.unwrap();
-        raw::frame_of(&mut stream, HEADERS).await;
+        http2::frame_of(&mut stream, http2::HEADERS).await;
         (bytes, measured("VmHWM:").saturating_sub(before))
     }
 }
 
 fn model() -> Model {
-    let mut files = policy::tiny::files();
+    let mut files = policy::embedded::files();
     let is_config = |(name, _): &&mut (String, Vec<u8>)| name == "config.json";
     let (_, bytes) = files.iter_mut().find(is_config).unwrap();
     let tiny = DecoderConfig::from_json(std::str::from_utf8(bytes).unwrap()).unwrap();
@@ -143,20 +110,6 @@ fn model() -> Model {
     *bytes = config.to_json().into_bytes();
     let weights = Weights::random(&config, 1).unwrap();
     Model::from_files(files, weights).unwrap()
-}
-
-/// Returns the frames of a call on stream `id`.
-fn call(path: &str, id: u32, message: &[u8]) -> Vec<u8> {
-    let length = (message.len() as u32).to_be_bytes();
-    let body = [&[0][..], &length, message].concat();
-    let mut frames = raw::frame(HEADERS, END_HEADERS, id, &raw::grpc_headers(path));
-    let parts = body.chunks(FRAME_BYTES);
-    let last = parts.len() - 1;
-    for (number, part) in parts.enumerate() {
-        let flags = if number == last { END_STREAM } else { 0 };
-        frames.extend(raw::frame(DATA, flags, id, part));
-    }
-    frames
 }
 
 /// Encodes the field `tag`, whose value is a message or a string of bytes.
@@ -227,12 +180,13 @@ async fn streams_that_are_not_read_share_the_weights() {
         };
         let path = "/sqlenv.v1.Learner/Weights";
         let calls: Vec<u8> = (0..STREAMS)
-            .flat_map(|number| call(path, 2 * number + 1, &request.encode_to_vec()))
+            .flat_map(|number| http2::grpc_call(path, 2 * number + 1, &request.encode_to_vec()))
             .collect();
         let more = (i32::MAX as u32 - 65_535).to_be_bytes();
-        let mut stream = served.connect(window).await;
+        let mut stream = http2::connect(served.address, window).await;
         let before = resident();
-        let open = [raw::frame(WINDOW_UPDATE, 0, 0, &more), calls].concat();
+        let more = http2::frame(http2::WINDOW_UPDATE, 0, 0, &more);
+        let open = [more, calls].concat();
         stream.write_all(&open).await.unwrap();
         // Nothing is read.
         tokio::time::sleep(Duration::from_secs(3)).await;

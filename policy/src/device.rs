@@ -227,7 +227,7 @@ impl Placement {
     /// Returns the placement with the dtype of these weights, unless a dtype was chosen.
     #[must_use]
     pub fn or_dtype_of(self, weights: &Weights) -> Self {
-        let is_bf16 = weights.iter().all(|(_, it)| it.dtype() == DType::BF16);
+        let is_bf16 = weights.dtype() == Some(DType::BF16);
         let dtype = match (self.dtype, is_bf16) {
             (DTypeChoice::Auto, true) => DTypeChoice::Bf16,
             (DTypeChoice::Auto, false) => DTypeChoice::F32,
@@ -277,29 +277,17 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_computes_small_models_in_f32_unless_told_otherwise() {
+    fn the_cpu_computes_small_models_in_f32_and_large_ones_in_bf16_unless_told_otherwise() {
         let cpu = DeviceChoice::Cpu.open().unwrap();
         assert!(cpu.is_cpu());
-        let config = crate::tiny::base().unwrap().config;
-        let dtypes = [DTypeChoice::Auto, DTypeChoice::F32, DTypeChoice::Bf16]
-            .map(|choice| choice.on(&cpu, &config));
-        assert_eq!(dtypes, [DType::F32, DType::F32, DType::BF16]);
-    }
-
-    #[test]
-    fn auto_is_bf16_for_large_models_on_the_cpu() {
-        let config = |layers: usize| {
-            let mut config = crate::tiny::base().unwrap().config;
+        let mut config = crate::embedded::base().unwrap().config;
+        for (layers, is_large, auto) in [(6, false, DType::F32), (300, true, DType::BF16)] {
             config.layers = layers;
-            config
-        };
-        let (small, large) = (config(6), config(300));
-        assert!(small.parameters() < LEAST_PARAMETERS_IN_BF16);
-        assert!(large.parameters() > LEAST_PARAMETERS_IN_BF16);
-        let auto = |config| DTypeChoice::Auto.on(&Device::Cpu, &config);
-        assert_eq!((auto(small), auto(large)), (DType::F32, DType::BF16));
-        let f32 = DTypeChoice::F32.on(&Device::Cpu, &config(300));
-        assert_eq!(f32, DType::F32);
+            assert_eq!(config.parameters() > LEAST_PARAMETERS_IN_BF16, is_large);
+            let dtypes = [DTypeChoice::Auto, DTypeChoice::F32, DTypeChoice::Bf16]
+                .map(|choice| choice.on(&cpu, &config));
+            assert_eq!(dtypes, [auto, DType::F32, DType::BF16]);
+        }
     }
 
     #[test]

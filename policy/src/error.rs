@@ -38,7 +38,7 @@ pub enum PolicyError {
     #[error("{0}")]
     Text(String),
     /// The arguments of a call do not fit each other, e.g. a row has more tokens than the KV cache
-    /// holds.
+    /// holds, or bytes in memory are not of the format that the call reads or writes.
     #[error("{0}")]
     Usage(String),
     /// An error of the tensor library.

@@ -84,16 +84,6 @@ impl KvCache {
         config.layers * config.kv_heads * head_bytes
     }
 
-    /// Returns the number of slots.
-    pub fn slots(&self) -> usize {
-        self.lengths.len()
-    }
-
-    /// Returns the tokens that a slot can hold.
-    pub fn capacity_tokens(&self) -> usize {
-        self.capacity_tokens
-    }
-
     /// Returns the tokens that the slot holds.
     ///
     /// # Panics
@@ -134,10 +124,10 @@ impl KvCache {
     /// [`PolicyError::Usage`] if a row does not fit its slot; nothing is changed then.
     pub(crate) fn allocate(&mut self, rows: &[PackedRow]) -> Result<()> {
         // All rows are checked first, so that a refused batch leaves the cache as it was.
-        let mut seen = vec![false; self.slots()];
+        let mut seen = vec![false; self.lengths.len()];
         for row in rows {
             let Some(&held) = self.lengths.get(row.slot) else {
-                let slots = self.slots();
+                let slots = self.lengths.len();
                 return invalid_row(row, &format!("the KV cache has {slots} slots"));
             };
             if std::mem::replace(&mut seen[row.slot], true) {

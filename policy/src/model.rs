@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use candle_core::{DType, Device};
@@ -17,6 +18,9 @@ use crate::model_files::{self, CONFIG, ModelFiles};
 use crate::weight_files::{self, check_finite};
 use crate::weights::Weights;
 use crate::{durable, tokenizer};
+
+/// The description of a model, which `sqlenv` writes into the folders of a run.
+const CARD: &str = "README.md";
 
 /// A policy's config, weights and text files, without a decoder.
 #[derive(Debug, Clone)]
@@ -130,7 +134,7 @@ impl Model {
     }
 
     /// Checks that [`Self::save`] can write `dir`: it does not exist, it is empty, or it holds a
-    /// model, which is replaced; and a folder can be made beside it.
+    /// model and nothing else, which is replaced; and a folder can be made beside it.
     ///
     /// # Errors
     /// `dir` holds something else, which `save` would destroy, or cannot be read or written.
@@ -144,21 +148,33 @@ impl Model {
     }
 
     fn check_free(dir: &Path) -> Result<()> {
+        let entries = match fs::read_dir(dir) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            opened => opened.map_err(|error| PolicyError::file(dir, error))?,
+        };
         let is_model = [CONFIG, weight_files::FILE]
             .iter()
             .all(|name| dir.join(name).is_file());
-        let is_free = is_model
-            || match fs::read_dir(dir) {
-                Ok(mut entries) => entries.next().is_none(),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
-                Err(error) => return Err(PolicyError::file(dir, error)),
-            };
-        if is_free {
-            Ok(())
-        } else {
-            let reason = "exists and is no model folder; choose another, so that nothing is lost";
-            Err(PolicyError::file(dir, reason))
+        let is_of_model =
+            |name: &str| [weight_files::FILE, CARD].contains(&name) || model_files::is_known(name);
+        for entry in entries {
+            let entry = entry.map_err(|error| PolicyError::file(dir, error))?;
+            if !is_model {
+                let reason =
+                    "exists and is no model folder; choose another, so that nothing is lost";
+                return Err(PolicyError::file(dir, reason));
+            }
+            let name = entry.file_name();
+            if !name.to_str().is_some_and(is_of_model) {
+                let reason = format!(
+                    "holds {}, which is no file of a model; choose another folder, or move it \
+                     away, so that nothing is lost",
+                    name.display()
+                );
+                return Err(PolicyError::file(dir, reason));
+            }
         }
+        Ok(())
     }
 
     /// Writes the folder `dir`, replacing a model in it. The new folder is written and
@@ -186,6 +202,18 @@ impl Model {
         self.weights.save(&temporary)?;
         durable::replace_folder(dir, &temporary, &beside(dir, "old")?)
             .map_err(|error| PolicyError::file(dir, error))
+    }
+}
+
+impl Chat {
+    /// Reads the tokenizer and the chat template of a Hugging Face folder. Its weights are not
+    /// read.
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the file that is missing, malformed or unsupported.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let files = model_files::read(dir, |_| true)?;
+        Self::from_files(&files).map_err(|error| within(dir, error))
     }
 }
 

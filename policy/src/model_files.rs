@@ -4,6 +4,7 @@
 //! bound.
 
 use std::borrow::Cow;
+use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -91,18 +92,17 @@ pub(crate) fn read(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<(
 }
 
 fn check_folder(dir: &Path) -> Result<()> {
-    if dir.is_dir() {
-        return Ok(());
-    }
-    let reason = match dir.exists() {
-        true => {
+    let reason = match fs::metadata(dir) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => {
             "is a file; give the folder that holds config.json, tokenizer.json and \
              model.safetensors (`sqlenv import-gguf FILE DIR` makes one of a GGUF file)"
         }
-        false => {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
             "no such folder; a model folder holds config.json, tokenizer.json and \
              model.safetensors"
         }
+        Err(error) => return Err(PolicyError::file(dir, error)),
     };
     Err(PolicyError::file(dir, reason))
 }
@@ -111,11 +111,21 @@ fn check_folder(dir: &Path) -> Result<()> {
 fn read_file(dir: &Path, (name, most): (&str, u64)) -> Result<Option<(String, Vec<u8>)>> {
     // A link that leads out of the folder would send a file of this machine to every actor.
     let read = regular_file::inside(dir, name).and_then(|path| regular_file::read(&path, most));
+    let path = dir.join(name);
     match read {
         Ok(content) => Ok(Some((name.to_owned(), content))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(PolicyError::file(dir.join(name), error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(PolicyError::file(path, error)),
+        Err(_) if path.symlink_metadata().is_err() => Ok(None),
+        Err(_) => {
+            let reason = "is a link to a file that is not there; copy the file itself";
+            Err(PolicyError::file(path, reason))
+        }
     }
+}
+
+/// Returns whether [`FILES`] has a name.
+pub(crate) fn is_known(name: &str) -> bool {
+    FILES.iter().any(|(known, _)| *known == name)
 }
 
 /// Checks that files from elsewhere are those of a model, each once: they are written under these

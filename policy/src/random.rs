@@ -1,4 +1,4 @@
-//! Counter-based randomness: a random number is a function of its coordinates in the run.
+//! Counter-based randomness: a random number is a function of its coordinates in the run. Pure.
 //!
 //! Invariant: the value at given [`Coordinates`] is the same on every machine, in every batch, on
 //! every thread and at every attempt. There is no generator state to share, seed or save.

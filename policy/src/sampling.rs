@@ -14,7 +14,7 @@ use smart_default::SmartDefault;
 use crate::error::{PolicyError, Result};
 pub use crate::ops::Filters;
 use crate::ops::{self, Backend, RowSampling, draw_token, log_softmax_at};
-pub use crate::random::Coordinates;
+use crate::random::Coordinates;
 
 /// How tokens are sampled. The default samples from the policy itself: temperature 1, no filter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
@@ -61,30 +61,32 @@ impl SamplingSettings {
     /// # Errors
     /// [`PolicyError::Setting`] names the first field out of range.
     pub fn validate(&self) -> Result<()> {
-        let check = |ok: bool, field: &str, value: f32, range: &str| {
-            let reason = || format!("{value} is out of range, need {range}");
-            if ok {
-                Ok(())
-            } else {
-                Err(PolicyError::setting(format!("sampling.{field}"), reason()))
+        // Beyond these a logit divided by the temperature overflows, or tokens that a constraint
+        // excludes have weight.
+        let is_temperature = self.is_greedy() || (1e-6..=1e6).contains(&self.temperature);
+        let is_top_p = self.top_p > 0.0 && self.top_p <= 1.0;
+        let is_min_p = (0.0..=1.0).contains(&self.min_p);
+        for (is_valid, field, value, range) in [
+            (
+                is_temperature,
+                "temperature",
+                self.temperature,
+                "0 (greedy), or 1e-6 to 1e6",
+            ),
+            (
+                is_top_p,
+                "top_p",
+                self.top_p,
+                "more than 0 and at most 1 (off)",
+            ),
+            (is_min_p, "min_p", self.min_p, "0 (off) to 1"),
+        ] {
+            if !is_valid {
+                let reason = format!("{value} is out of range, need {range}");
+                return Err(PolicyError::setting(format!("sampling.{field}"), reason));
             }
-        };
-        let Self {
-            temperature,
-            top_p,
-            min_p,
-            ..
-        } = *self;
-        let is_temperature = temperature.is_finite() && temperature >= 0.0;
-        let is_top_p = top_p > 0.0 && top_p <= 1.0;
-        check(
-            is_temperature,
-            "temperature",
-            temperature,
-            "0 (greedy) or more",
-        )?;
-        check(is_top_p, "top_p", top_p, "more than 0 and at most 1 (off)")?;
-        check((0.0..=1.0).contains(&min_p), "min_p", min_p, "0 (off) to 1")
+        }
+        Ok(())
     }
 }
 
@@ -349,12 +351,19 @@ mod tests {
     fn validation_names_the_field() {
         let default = SamplingSettings::default();
         let bad = |settings: SamplingSettings| settings.validate().unwrap_err().to_string();
-        for temperature in [-0.1, f32::NAN, f32::INFINITY] {
+        for temperature in [-0.1, 1e-39, 1e7, f32::NAN, f32::INFINITY] {
             let message = bad(SamplingSettings {
                 temperature,
                 ..default
             });
             assert!(message.contains("sampling.temperature"), "{message}");
+        }
+        for temperature in [1e-6, 1e6] {
+            let settings = SamplingSettings {
+                temperature,
+                ..default
+            };
+            settings.validate().unwrap();
         }
         for top_p in [0.0, 1.1, f32::NAN] {
             assert!(bad(SamplingSettings { top_p, ..default }).contains("sampling.top_p"));

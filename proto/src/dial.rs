@@ -30,15 +30,20 @@ pub enum TransportError {
         reason: String,
     },
     /// A file of the credentials cannot be used.
-    #[error("cannot use {setting} {path}: {reason}", path = path.display())]
-    File {
-        /// The field of [`Credentials`].
-        setting: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and what the file should hold.
-        reason: String,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// A file with a certificate, a key or a token cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {setting} {path}: {reason}", path = path.display())]
+pub struct FileError {
+    /// The setting, or the field of [`Credentials`].
+    pub setting: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong, and what the file should hold.
+    pub reason: String,
 }
 
 /// How a client authenticates and which servers it trusts; by default not at all, and the system's
@@ -55,25 +60,29 @@ pub struct Credentials {
 
 impl Credentials {
     /// Returns the value of the authorization header, if there is one.
-    pub(crate) fn bearer(&self) -> Result<Option<HeaderValue>, TransportError> {
+    pub(crate) fn bearer(&self) -> Result<Option<HeaderValue>, FileError> {
         const SETTING: &str = "bearer_token_file";
         let Some(path) = &self.bearer_token_file else {
             return Ok(None);
         };
         let text = read(SETTING, path)?;
-        let token = String::from_utf8_lossy(&text);
-        let value = format!("Bearer {}", token.trim());
-        let mut value = HeaderValue::try_from(value).map_err(|_| TransportError::File {
+        let refuse = |problem: &str| FileError {
             setting: SETTING,
             path: path.clone(),
-            reason: "its text is not one line of ASCII; give a text file that holds the token"
-                .to_owned(),
-        })?;
+            reason: format!("{problem}; give a text file that holds the token"),
+        };
+        let text = String::from_utf8_lossy(&text);
+        let token = text.trim();
+        if token.is_empty() {
+            return Err(refuse("it is empty"));
+        }
+        let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+            .map_err(|_| refuse("its text is not one line of ASCII"))?;
         value.set_sensitive(true);
         Ok(Some(value))
     }
 
-    fn tls(&self) -> Result<ClientTlsConfig, TransportError> {
+    fn tls(&self) -> Result<ClientTlsConfig, FileError> {
         let mut tls = ClientTlsConfig::new();
         tls = match &self.ca_file {
             None => tls.with_enabled_roots(),
@@ -90,8 +99,8 @@ impl Credentials {
     }
 }
 
-fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TransportError> {
-    fs::read(path).map_err(|error| TransportError::File {
+fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, FileError> {
+    fs::read(path).map_err(|error| FileError {
         setting,
         path: path.to_owned(),
         reason: format!("{error}; give a file that this process may read"),

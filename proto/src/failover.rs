@@ -60,8 +60,8 @@ impl Failover {
         before != now && changed.is_ok()
     }
 
-    /// Remembers which server answers, and says so once if it is another than before.
-    fn answered(&self, before: usize, now: usize) {
+    /// Remembers which server responds, and says so once if it is another than before.
+    fn responded(&self, before: usize, now: usize) {
         if self.redirect(before, now) {
             tracing::warn!(
                 "{} does not serve calls; they go to {} from now on",
@@ -71,7 +71,19 @@ impl Failover {
         }
     }
 
-    async fn answer(self, request: http::Request<Body>) -> Result<http::Response<Body>, BoxError> {
+    /// Directs later calls to the server after one that did not respond in time.
+    fn leave(&self, before: usize, late: usize) {
+        let next = (late + 1) % self.channels.len();
+        if self.redirect(before, next) {
+            tracing::warn!(
+                "{} did not respond in time; calls go to {} from now on",
+                self.channels[late].address(),
+                self.channels[next].address()
+            );
+        }
+    }
+
+    async fn send(self, request: http::Request<Body>) -> Result<http::Response<Body>, BoxError> {
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         let count = self.channels.len();
@@ -83,25 +95,24 @@ impl Failover {
             let copy = http::Request::from_parts(head.clone(), Body::new(Full::new(body.clone())));
             let mut pending = PendingCall {
                 began: Instant::now(),
-                patience: PATIENCE,
                 servers: &self,
                 first,
                 index,
-                is_late: !is_full[first],
+                is_armed: !is_full[first],
             };
             let outcome = exchange(self.channels[index].clone(), copy).await;
-            let fault = fault(&outcome);
-            match fault {
-                Some(Fault::Late) => pending.patience = Duration::ZERO,
-                _ => pending.is_late = false,
-            }
-            drop(pending);
-            match fault {
-                Some(Fault::Late) => return outcome,
+            pending.is_armed = false;
+            match fault(&outcome) {
+                Some(Fault::Late) => {
+                    if !is_full[first] {
+                        self.leave(first, index);
+                    }
+                    return outcome;
+                }
                 // A server that is full now stays the first to be asked by later calls.
                 None if is_full[first] => return outcome,
                 None => {
-                    self.answered(first, index);
+                    self.responded(first, index);
                     return outcome;
                 }
                 Some(Fault::Full) => is_full[index] = true,
@@ -125,27 +136,19 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// the next server.
 struct PendingCall<'a> {
     began: Instant,
-    patience: Duration,
     servers: &'a Failover,
     /// The server that calls go to.
     first: usize,
     /// The server that this call waits for.
     index: usize,
-    /// Whether later calls go to another server if this is dropped.
-    is_late: bool,
+    /// Whether its end counts against the server: it has no outcome yet, and `first` is not full.
+    is_armed: bool,
 }
 
 impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
-        let Failover { channels, .. } = self.servers;
-        let next = (self.index + 1) % channels.len();
-        let has_waited = self.began.elapsed() >= self.patience;
-        if self.is_late && has_waited && self.servers.redirect(self.first, next) {
-            tracing::warn!(
-                "{} did not respond in time; calls go to {} from now on",
-                channels[self.index].address(),
-                channels[next].address()
-            );
+        if self.is_armed && self.began.elapsed() >= PATIENCE {
+            self.servers.leave(self.first, self.index);
         }
     }
 }
@@ -200,6 +203,6 @@ impl Service<http::Request<Body>> for Failover {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(self.clone().answer(request))
+        Box::pin(self.clone().send(request))
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Every service is reached through [`Transport`], whether it runs in this process or behind TCP;
 //! local runs have no second code path. The messages are the generated ones and have no mirror
-//! types. One of them, the group that an actor submits, also exists in its encoding
-//! ([`EncodedGroup`]), because the learner stores and forwards it as bytes. Another,
-//! [`ReplayRequest`](v1::ReplayRequest), is written by hand, so that it limits what it decodes.
+//! types. What an actor submits also exists in its encoding ([`EncodedGroup`],
+//! [`EncodedEvaluation`]), because the learner stores and forwards it as bytes.
+//! [`ReplayRequest`](v1::ReplayRequest) is written by hand, so that it limits what it decodes.
 
 mod bearer_token;
 pub mod chunks;
@@ -12,6 +12,7 @@ pub mod codec;
 mod dial;
 mod endpoints;
 mod failover;
+mod log_pacing;
 mod replay;
 pub mod serve;
 mod server_tls;
@@ -21,25 +22,25 @@ mod status;
 mod tools;
 mod trace_context;
 mod transport;
-mod wait_reminder;
 
 use std::time::Duration;
 
 pub use bearer_token::{BearerToken, RequireToken, credentials_of};
 pub use codec::{EncodedEvaluation, EncodedGroup};
-pub use dial::{Credentials, TransportError};
+pub use dial::{Credentials, FileError, TransportError};
 pub use endpoints::{Endpoints, latency_quantile};
+pub use log_pacing::{RareWarning, WaitReminder};
 pub use replay::MAX_REPLAYED_ACTIONS;
 pub use server_tls::{ServerTls, TlsConfig};
 pub use shared_message::{SharedMessage, SharedMessages, SharedResponses, share};
 pub use snapshot::{Snapshot, SnapshotAssembler, SnapshotError};
-pub use status::{may_pass, status_text};
+pub use status::{may_pass, reason_name, status_text};
 pub use tools::{TOOLS, Tool, ToolTexts};
 pub use trace_context::{TRACES, TraceContext, served_call};
 pub use transport::Transport;
-pub use wait_reminder::WaitReminder;
 
-/// The largest message in bytes that either side of `Learner` and `Ranks` sends or accepts.
+/// The largest message in bytes that either side of `Learner` and `Ranks` sends or accepts, and the
+/// largest response of `Env`.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// The largest group in bytes of its encoding. It leaves room for the message in which rank 0
@@ -75,3 +76,9 @@ pub type EnvClient = v1::env_client::EnvClient<Transport>;
 pub type LearnerClient = v1::learner_client::LearnerClient<Transport>;
 /// A client of the `Ranks` service over any transport.
 pub type RanksClient = v1::ranks_client::RanksClient<Transport>;
+
+/// Returns a client of `Env` that reads all that an env-node may send, such as a page of long
+/// questions. Without the limit that it sets, tonic's default of 4 MiB would apply.
+pub fn env_client(transport: Transport) -> EnvClient {
+    EnvClient::new(transport).max_decoding_message_size(MAX_MESSAGE_BYTES)
+}

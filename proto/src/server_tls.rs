@@ -22,7 +22,7 @@ use tokio_rustls::{
     },
 };
 
-use crate::dial::TransportError;
+use crate::dial::FileError;
 
 /// How often the files are read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
@@ -55,9 +55,9 @@ impl ServerTls {
     ///
     /// # Errors
     /// Names the setting, under `server.tls`, whose file cannot be used.
-    pub fn open(config: Option<&TlsConfig>) -> Result<Self, TransportError> {
+    pub fn open(config: Option<&TlsConfig>) -> Result<Self, FileError> {
         let reloaded = config.map(|files| {
-            Ok::<_, TransportError>(ReloadedTls {
+            Ok::<_, FileError>(ReloadedTls {
                 files: files.clone(),
                 acceptor: watch::Sender::new(acceptor(files)?),
             })
@@ -96,7 +96,7 @@ impl ReloadedTls {
     }
 }
 
-fn acceptor(files: &TlsConfig) -> Result<TlsAcceptor, TransportError> {
+fn acceptor(files: &TlsConfig) -> Result<TlsAcceptor, FileError> {
     let certificates = certificates("server.tls.certificate_file", &files.certificate_file)?;
     let key = PrivateKeyDer::from_pem_file(&files.key_file)
         .map_err(|error| refuse("server.tls.key_file", &files.key_file, &error))?;
@@ -114,9 +114,7 @@ fn acceptor(files: &TlsConfig) -> Result<TlsAcceptor, TransportError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn verifier(
-    path: &Path,
-) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TransportError> {
+fn verifier(path: &Path) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, FileError> {
     const FIELD: &str = "server.tls.client_ca_file";
     let mut roots = RootCertStore::empty();
     for certificate in certificates(FIELD, path)? {
@@ -134,7 +132,7 @@ fn verifier(
 fn certificates(
     field: &'static str,
     path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, TransportError> {
+) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let certificates: Vec<_> = read.map_err(|error| refuse(field, path, &error))?;
     if certificates.is_empty() {
@@ -143,8 +141,8 @@ fn certificates(
     Ok(certificates)
 }
 
-fn refuse(setting: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> TransportError {
-    TransportError::File {
+fn refuse(setting: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> FileError {
+    FileError {
         setting,
         path: path.to_owned(),
         reason: format!(

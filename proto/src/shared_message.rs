@@ -35,7 +35,7 @@ use tonic::{
     server::NamedService,
 };
 
-use crate::serve::RareWarning;
+use crate::log_pacing::RareWarning;
 use crate::v1::{JoinResponse, WeightsResponse, weights_response::Part};
 
 /// Bytes that a body gives out at a time: a frame of HTTP/2. A peer that reads nothing is noticed

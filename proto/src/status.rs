@@ -37,12 +37,16 @@ pub fn may_pass(status: &Status) -> bool {
         )
 }
 
+/// Returns a reason as `ErrorInfo` spells it: without the prefix of the enum.
+pub fn reason_name(reason: ErrorReason) -> &'static str {
+    let name = reason.as_str_name();
+    name.strip_prefix("ERROR_REASON_").unwrap_or(name)
+}
+
 /// Returns whether the details of a status name this reason.
 pub(crate) fn has_reason(status: &Status, reason: ErrorReason) -> bool {
-    let name = reason.as_str_name();
-    let name = name.strip_prefix("ERROR_REASON_").unwrap_or(name);
     let info = status.get_details_error_info();
-    info.is_some_and(|info| info.reason == name)
+    info.is_some_and(|info| info.reason == reason_name(reason))
 }
 
 #[cfg(test)]

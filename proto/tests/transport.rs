@@ -12,10 +12,10 @@ use std::{
 };
 
 use proto::{
-    EnvClient, Transport,
+    EnvClient, Transport, env_client,
     v1::{
-        InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ReplayRequest,
-        ReplayResponse, ResetRequest, ResetResponse, StepRequest, StepResponse,
+        InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, Question,
+        ReplayRequest, ReplayResponse, ResetRequest, ResetResponse, StepRequest, StepResponse,
         env_server::{Env, EnvServer},
     },
 };
@@ -24,9 +24,13 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-/// Returns the question id as the token, refuses steps, and is slow to answer `Info`.
+/// Returns the question id as the token, refuses steps, lists one long question, and is slow to
+/// answer `Info`.
 #[derive(Clone)]
 struct Echo;
+
+/// Bytes of the question, which are more than tonic reads by default.
+const LONG: usize = 5 << 20;
 
 #[tonic::async_trait]
 impl Env for Echo {
@@ -54,7 +58,14 @@ impl Env for Echo {
         &self,
         _: Request<ListQuestionsRequest>,
     ) -> Result<Response<ListQuestionsResponse>, Status> {
-        Ok(Response::new(ListQuestionsResponse::default()))
+        let question = Question {
+            question_text: "x".repeat(LONG),
+            ..Question::default()
+        };
+        Ok(Response::new(ListQuestionsResponse {
+            questions: vec![question],
+            ..ListQuestionsResponse::default()
+        }))
     }
 
     async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
@@ -132,6 +143,15 @@ async fn size_limits_are_the_same() {
         };
         let status = EnvClient::new(transport).reset(request).await.unwrap_err();
         assert_eq!(status.code(), Code::OutOfRange);
+    }
+}
+
+#[tokio::test]
+async fn a_long_page_of_questions_is_read() {
+    for transport in all().await {
+        let request = ListQuestionsRequest::default();
+        let page = env_client(transport).list_questions(request).await.unwrap();
+        assert_eq!(page.into_inner().questions[0].question_text.len(), LONG);
     }
 }
 

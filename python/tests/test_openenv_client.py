@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import textwrap
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -49,6 +51,13 @@ def test_an_episode_in_sync_use(server: StubOpenEnv) -> None:
         "argument": "SELECT 1",
         "metadata": {},
     }
+
+
+def test_the_example_of_the_class_is_python() -> None:
+    documented = inspect.getdoc(SQLEnv) or ""
+    example = textwrap.dedent(documented.split("Example:\n")[1])
+    assert example.count("\n") > 2
+    compile(example, "the example", "exec")
 
 
 def test_an_episode_in_async_use(server: StubOpenEnv) -> None:

@@ -19,7 +19,9 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     error::ReportError,
-    records::{Evaluation, LearnerStepRecord, RunInfo, StageTime, Transcript},
+    records::{
+        DecodingMode, Evaluation, LearnerStepRecord, PolicyName, RunInfo, StageTime, Transcript,
+    },
     tensorboard::EventFiles,
 };
 
@@ -55,7 +57,7 @@ pub struct RunRecords {
 
 impl RunRecords {
     /// Returns whether there is nothing that a run writes.
-    pub fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         let Self { info, config, .. } = self;
         info.is_none() && config.is_none() && self.steps.is_empty() && self.evaluations.is_empty()
     }
@@ -155,6 +157,15 @@ impl RunFolder {
         !records.is_empty() || self.path.join(LOCK).exists()
     }
 
+    /// Reads the evaluations alone, ordered by policy, split, mode and step.
+    ///
+    /// # Errors
+    /// `evaluations.jsonl` cannot be opened.
+    pub fn evaluations(&self) -> Result<Vec<Evaluation>> {
+        let evaluations = self.lines(EVALUATIONS, &mut BTreeMap::new())?;
+        Ok(latest(evaluations, evaluation_key))
+    }
+
     /// Reads all records. A missing file counts as empty.
     ///
     /// # Errors
@@ -171,7 +182,7 @@ impl RunFolder {
             info: self.json(RUN, &mut unreadable)?,
             config: self.text(CONFIG)?,
             steps: latest(steps, |s| (s.stage, s.step)),
-            evaluations: latest(evaluations, |e| (e.policy, e.split.clone(), e.mode, e.step)),
+            evaluations: latest(evaluations, evaluation_key),
             transcripts: latest(transcripts, |t| (t.policy, t.episode.question_id.clone())),
             timing: self.json(TIMING, &mut unreadable)?.unwrap_or_default(),
             unreadable,
@@ -260,6 +271,11 @@ fn lock(folder: &Path) -> Result<File> {
         Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(file),
         Err(TryLockError::Error(error)) => Err(ReportError::io("lock", path)(error)),
     }
+}
+
+/// Returns what tells two evaluations of a run apart, in their order.
+fn evaluation_key(it: &Evaluation) -> (PolicyName, String, DecodingMode, u64) {
+    (it.policy, it.split.clone(), it.mode, it.step)
 }
 
 /// Keeps the last record of each key, ordered by key.

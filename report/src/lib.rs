@@ -1,7 +1,7 @@
 //! Reads and writes the records in a run folder, and turns them into the HTML report of the run.
 //!
 //! The records are the only input of the report, so `sqlenv report` can rebuild it from any run
-//! folder, also from one that an older version wrote.
+//! folder.
 
 mod chart;
 mod error;
@@ -23,11 +23,10 @@ pub use live::{
 pub use model_card::model_card;
 pub use page::{render, safe_line, safe_text, summary, write};
 pub use policy_comparison::{
-    ComparedEvaluation, ComparisonRow, EpisodeLimits, PairedDifference, PolicyComparison,
-    SampledAccuracy,
+    ComparisonRow, EpisodeLimits, PairedDifference, PolicyComparison, SampledAccuracy,
 };
 pub use records::{
-    CURVE_SPLIT, CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation,
+    CURVE_SPLIT, CorrectCount, DecodingMode, EVAL_SPLIT, EnvStepRecord, EpisodeRecord, Evaluation,
     EvaluationMetrics, LearnerStepRecord, PolicyName, RefusedActorRecord, RunInfo, RunStatus,
     StageTime, SuccessRate, TrainingStage, Transcript,
 };

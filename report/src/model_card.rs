@@ -22,12 +22,8 @@ pub fn model_card(records: &RunRecords, step: u64, licence: Option<&str>) -> Str
     }
     card += &results(&records.evaluations, step);
     if let Some(config) = &records.config {
-        // A fence longer than any in a setting's value.
-        let _ = write!(
-            card,
-            "\n## Settings\n\n`````toml\n{}\n`````\n",
-            config.trim_end()
-        );
+        let (fence, config) = (fence(config), config.trim_end());
+        let _ = write!(card, "\n## Settings\n\n{fence}toml\n{config}\n{fence}\n");
     }
     card
 }
@@ -102,4 +98,28 @@ fn results(evaluations: &[Evaluation], step: u64) -> String {
 fn plain(text: &str) -> String {
     let special = |c: char| c.is_control() || "|<>`*[]".contains(c);
     text.replace(special, " ")
+}
+
+/// Returns a fence of a Markdown block that is longer than any in the text of the block.
+fn fence(text: &str) -> String {
+    let runs = text.split(|c: char| c != '`').map(str::len);
+    "`".repeat(runs.max().unwrap_or(0).max(4) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fence_is_longer_than_any_in_the_settings() {
+        let long = "a = \"\"\"\n``````\n\"\"\"";
+        for (config, fence) in [("a = 1", "`````"), (long, "```````")] {
+            let records = RunRecords {
+                config: Some(format!("{config}\n")),
+                ..RunRecords::default()
+            };
+            let block = format!("\n{fence}toml\n{config}\n{fence}\n");
+            assert!(model_card(&records, 1, None).ends_with(&block));
+        }
+    }
 }

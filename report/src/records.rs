@@ -22,12 +22,10 @@ pub struct RunInfo {
     pub parameters: u64,
     /// Name of the dataset.
     pub dataset: String,
-    /// Hash of the questions and databases, as env-nodes report it; none in runs of earlier
-    /// versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data_sha256: Option<String>,
+    /// Hash of the questions and databases, as env-nodes report it.
+    pub data_sha256: String,
     /// The version of the environment's rules on the env-node of a distributed run, and its default
-    /// reward profile where it counts; none in local runs and in those of earlier versions.
+    /// reward profile where it counts; none in local runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     /// Number of databases that the questions are about.
@@ -174,6 +172,9 @@ pub enum DecodingMode {
     /// A token drawn at the temperature of rollouts.
     Sampled,
 }
+
+/// The split that headline and breakdown are about: new queries on databases of the training.
+pub const EVAL_SPLIT: &str = "eval";
 
 /// The split name of the questions of the learning curve. They come from `eval` and differ from
 /// those of the table.

@@ -32,7 +32,7 @@ static MODEL: LazyLock<Model> = LazyLock::new(|| {
     Model {
         weights: Weights::random(&config, 0).unwrap(),
         config,
-        ..policy::tiny::model(0).unwrap()
+        ..policy::embedded::model(0).unwrap()
     }
 });
 
@@ -361,7 +361,7 @@ fn contexts_beyond_the_positions_of_the_model_are_refused() {
     assert!(open(64).is_ok());
     let refusal = open(65).err().unwrap().to_string();
     assert!(
-        refusal.contains("is 65") && refusal.contains("64 tokens"),
+        refusal.contains("is 65") && refusal.contains("of 64 tokens"),
         "{refusal}"
     );
 }

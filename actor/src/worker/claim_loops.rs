@@ -53,6 +53,15 @@ impl Work {
         }
     }
 
+    /// Returns whether weights of `version` may sample it. Otherwise it was handed out before a
+    /// restart that took the learner to an older version, and its lease is void.
+    fn fits(&self, version: u64) -> bool {
+        match self {
+            Self::Group(claim) => claim.min_policy_version <= version,
+            Self::Evaluation(claim) => claim.policy_version == version,
+        }
+    }
+
     /// Returns the oldest policy version that may sample it.
     fn min_policy_version(&self) -> u64 {
         match self {
@@ -78,9 +87,13 @@ pub(super) struct WorkInProgress(std::sync::Mutex<BTreeMap<(WorkId, u64), u64>>)
 
 impl WorkInProgress {
     fn begin(&self, work: &Work, version: u64) -> InProgress<'_> {
-        let (key, lease_id) = ((work.id(), version), work.lease_id());
-        self.lock().insert(key, lease_id);
-        InProgress(self, key, lease_id)
+        let (key, first_lease_id) = ((work.id(), version), work.lease_id());
+        self.lock().insert(key, first_lease_id);
+        InProgress {
+            all: self,
+            key,
+            first_lease_id,
+        }
     }
 
     /// Returns whether the result of what is in progress will do for this claim, whose lease it
@@ -103,19 +116,24 @@ impl WorkInProgress {
     }
 }
 
-/// Names work as in progress until it is dropped. Its last field is the lease that it began with.
-struct InProgress<'a>(&'a WorkInProgress, (WorkId, u64), u64);
+/// Names work as in progress until it is dropped.
+struct InProgress<'a> {
+    all: &'a WorkInProgress,
+    key: (WorkId, u64),
+    first_lease_id: u64,
+}
 
 impl InProgress<'_> {
     /// Returns the newest lease of the work.
     fn lease_id(&self) -> u64 {
-        self.0.lock().get(&self.1).copied().unwrap_or(self.2)
+        let newest = self.all.lock().get(&self.key).copied();
+        newest.unwrap_or(self.first_lease_id)
     }
 }
 
 impl Drop for InProgress<'_> {
     fn drop(&mut self) {
-        self.0.lock().remove(&self.1);
+        self.all.lock().remove(&self.key);
     }
 }
 
@@ -161,40 +179,34 @@ impl Actor {
             let in_progress = self.in_progress.begin(&work, self.version());
             (work, in_progress)
         };
+        let _in_flight = matches!(work, Work::Group(_)).then(InFlight::group);
         let span = Span::current();
-        match work {
-            Work::Group(mut claim) => {
+        let played = match &work {
+            Work::Group(claim) => {
                 span.record("group", claim.group_index);
                 span.record("policy_version", self.version());
-                let _in_flight = InFlight::group();
-                let trajectories = self.roll_out(&claim).await?;
-                drop(player);
-                claim.lease_id = in_progress.lease_id();
-                self.learner.submit(&claim, trajectories).await
+                self.roll_out(claim).await?
             }
-            Work::Evaluation(mut claim) => {
+            Work::Evaluation(claim) => {
                 span.record("evaluation_part", claim.part_id);
                 span.record("policy_version", claim.policy_version);
-                let played = self.evaluate(&claim).await?;
-                drop(player);
-                claim.lease_id = in_progress.lease_id();
-                match played {
-                    Some(trajectories) => {
-                        self.learner.submit_evaluation(&claim, trajectories).await
-                    }
-                    None => Ok(()),
-                }
+                self.evaluate(claim).await?
+            }
+        };
+        drop(player);
+        let Some(trajectories) = played else {
+            return Ok(());
+        };
+        let lease_id = in_progress.lease_id();
+        match &work {
+            Work::Group(claim) => self.learner.submit(claim, lease_id, trajectories).await,
+            Work::Evaluation(claim) => {
+                let submit = self
+                    .learner
+                    .submit_evaluation(claim, lease_id, trajectories);
+                submit.await
             }
         }
-    }
-
-    /// Returns the work, or nothing after a pause if this actor plays or submits it already.
-    async fn unless_in_progress(&self, work: Work) -> Option<Work> {
-        if !self.in_progress.takes(&work, self.version()) {
-            return Some(work);
-        }
-        tokio::time::sleep(BUSY_PAUSE).await;
-        None
     }
 
     /// Claims until there is something to play.
@@ -203,24 +215,9 @@ impl Actor {
         let mut reminder = WaitReminder::new(began.into_std(), NO_WORK, NO_WORK_AGAIN);
         loop {
             let version = self.version();
-            match self.learner.claim(version, self.report()).await? {
-                // Handed out before a restart that took the learner to an older version: the lease
-                // is void.
-                Some(Outcome::Group(claim)) if claim.min_policy_version > self.version() => {}
-                // As above: the learner was restarted, and evaluates another version by now.
-                Some(Outcome::Evaluation(claim)) if claim.policy_version != self.version() => {}
-                Some(Outcome::Group(claim)) => {
-                    if let Some(work) = self.unless_in_progress(Work::Group(claim)).await {
-                        metrics::record_idle(began.elapsed());
-                        return Ok(work);
-                    }
-                }
-                Some(Outcome::Evaluation(claim)) => {
-                    if let Some(work) = self.unless_in_progress(Work::Evaluation(claim)).await {
-                        metrics::record_idle(began.elapsed());
-                        return Ok(work);
-                    }
-                }
+            let work = match self.learner.claim(version, self.report()).await? {
+                Some(Outcome::Group(claim)) => Work::Group(claim),
+                Some(Outcome::Evaluation(claim)) => Work::Evaluation(claim),
                 Some(Outcome::Wait(wait)) => {
                     if let Some(waited) = reminder.due(Instant::now().into_std()) {
                         let seconds = waited.as_secs();
@@ -231,15 +228,22 @@ impl Actor {
                     }
                     self.wait_for_other_than(version, wait.retry_after_milliseconds)
                         .await;
+                    continue;
                 }
-                // Only an older learner returns this. The actor still stops by one route: the end
-                // that the weights stream delivers.
-                Some(Outcome::Finished(_)) => std::future::pending().await,
                 None => {
                     let status = tonic::Status::internal("a claim without an outcome");
                     return Err(ActorError::call("Learner.Claim", status));
                 }
+            };
+            if !work.fits(self.version()) {
+                continue;
             }
+            if self.in_progress.takes(&work, self.version()) {
+                tokio::time::sleep(BUSY_PAUSE).await;
+                continue;
+            }
+            metrics::record_idle(began.elapsed());
+            return Ok(work);
         }
     }
 }

@@ -1,12 +1,15 @@
 //! An environment with one table `book`, as a stand-in for env-node.
 #![allow(dead_code, missing_docs, reason = "each test file uses its part")]
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use actor::{EpisodeSettings, Retry, RolloutLimits};
 use policy::Model;
 use proto::{
-    EnvClient, Transport,
+    Transport, env_client,
     v1::{
         InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, Observation,
         Question, ReplayRequest, ReplayResponse, ResetRequest, ResetResponse, RewardComponents,
@@ -24,7 +27,10 @@ pub(crate) struct FakeEnv {
     hangs: bool,
     fail_every: usize,
     restart_every: usize,
+    /// The first resets of each episode of member 1 that fail.
+    failing_resets: usize,
     calls: Arc<Mutex<usize>>,
+    resets: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl FakeEnv {
@@ -45,6 +51,14 @@ impl FakeEnv {
         }
     }
 
+    /// Returns an environment that cannot serve the episodes of member 1 so many times.
+    pub(crate) fn failing_member(failing_resets: usize) -> Self {
+        Self {
+            failing_resets,
+            ..Self::default()
+        }
+    }
+
     /// Returns an environment that never responds to a step.
     pub(crate) fn hanging() -> Self {
         Self {
@@ -59,8 +73,13 @@ impl FakeEnv {
         calls.checked_div(self.restart_every).unwrap_or(0)
     }
 
-    pub(crate) fn client(self) -> EnvClient {
-        EnvClient::new(Transport::in_process(EnvServer::new(self)))
+    pub(crate) fn transport(self) -> Transport {
+        Transport::in_process(EnvServer::new(self))
+    }
+
+    /// Returns how often each episode was reset, by its id.
+    pub(crate) fn resets(&self) -> BTreeMap<String, usize> {
+        self.resets.lock().unwrap().clone()
     }
 
     fn count_call(&self) -> Result<(), Status> {
@@ -68,6 +87,17 @@ impl FakeEnv {
         *calls += 1;
         if self.fail_every > 0 && calls.is_multiple_of(self.fail_every) {
             return Err(Status::unavailable("the node restarts"));
+        }
+        Ok(())
+    }
+
+    fn count_reset(&self, episode_id: String) -> Result<(), Status> {
+        let of_member_1 = episode_id.ends_with("/1");
+        let mut resets = self.resets.lock().unwrap();
+        let count = resets.entry(episode_id).or_default();
+        *count += 1;
+        if of_member_1 && *count <= self.failing_resets {
+            return Err(Status::unavailable("no memory for this episode"));
         }
         Ok(())
     }
@@ -88,6 +118,7 @@ impl Env for FakeEnv {
     ) -> Result<Response<ResetResponse>, Status> {
         self.count_call()?;
         let request = request.into_inner();
+        self.count_reset(request.episode_id)?;
         if request.question_id == "q-down" {
             return Err(Status::not_found("no question q-down"));
         }
@@ -213,7 +244,7 @@ pub(crate) fn episode_settings(
     limits: RolloutLimits,
 ) -> EpisodeSettings {
     EpisodeSettings {
-        env: env.client(),
+        env: env_client(env.transport()),
         chat: Arc::new(model.chat.clone()),
         limits,
         reward_profile: String::new(),

@@ -15,7 +15,7 @@ use actor::EngineSettings;
 use futures::Stream;
 use policy::{Model, Weights};
 use proto::{
-    EncodedEvaluation, EncodedGroup, LearnerClient, Snapshot, Transport,
+    EncodedEvaluation, EncodedGroup, Snapshot, Transport,
     v1::{
         ClaimRequest, ClaimResponse, Finished, GroupClaim, JoinRequest, JoinResponse, ModelFile,
         RolloutSettings, SamplingSettings, SubmitEvaluationResponse, SubmitResponse, SubmitVerdict,
@@ -32,7 +32,7 @@ use env::{STEP_BUDGET, questions};
 
 /// Returns the embedded policy with random weights.
 pub(crate) fn model(seed: u64) -> Model {
-    policy::tiny::model(seed).unwrap()
+    policy::embedded::model(seed).unwrap()
 }
 
 pub(crate) fn engine_settings(slots: usize, pass_tokens: usize) -> EngineSettings {
@@ -87,9 +87,8 @@ impl FakeLearner {
         self
     }
 
-    pub(crate) fn client(&self) -> LearnerClient {
-        let server = LearnerServer::new(self.clone());
-        LearnerClient::new(Transport::in_process(server))
+    pub(crate) fn transport(&self) -> Transport {
+        Transport::in_process(LearnerServer::new(self.clone()))
     }
 
     /// Tells the actors' streams that the run is over.
@@ -118,7 +117,7 @@ impl Learner for FakeLearner {
     async fn join(&self, _request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
         Ok(Response::new(JoinResponse {
             run_id: "test".to_owned(),
-            max_leases_per_actor: 0,
+            max_leases_per_actor: 64,
             run_seed: 11,
             model_files: self.0.model_files.clone(),
             rollout: Some(RolloutSettings {

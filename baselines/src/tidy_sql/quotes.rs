@@ -6,7 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use super::words::{Kind, Word, as_sql, column, is_nested, unquoted};
+use data::sql_name::as_needed;
+
+use super::words::{Kind, Word, column, is_nested, unquoted};
 use crate::observation::DescribedTable;
 
 const ROW_NUMBERS: [&str; 3] = ["rowid", "oid", "_rowid_"];
@@ -16,7 +18,7 @@ const ROW_NUMBERS: [&str; 3] = ["rowid", "oid", "_rowid_"];
 pub(super) fn resolve(words: &mut [Word], tables: &[DescribedTable]) {
     let is_single = !is_nested(words) && !words.iter().any(Word::is_set_operation);
     let is_read = |table: &&DescribedTable| {
-        let name = as_sql(&table.name);
+        let name = as_needed(&table.name);
         words
             .windows(2)
             .any(|two| two[0].reads() && two[1].text == name)
@@ -36,7 +38,7 @@ pub(super) fn resolve(words: &mut [Word], tables: &[DescribedTable]) {
         let is_row_number = ROW_NUMBERS.iter().any(|it| it.eq_ignore_ascii_case(&name));
         if let Some(shown) = column(&name, &read).filter(|_| is_name || is_single) {
             words[at].kind = Kind::Column;
-            words[at].text = as_sql(shown);
+            words[at].text = as_needed(shown);
         } else if !is_name
             && !is_row_number
             && column(&name, tables).is_none()

@@ -1,7 +1,7 @@
 //! The words of a query, and what they stand for.
 
 use data::{
-    is_keyword, needs_quotes,
+    sql_name::{as_needed, is_keyword},
     sql_text::{SqlToken, sql_tokens},
 };
 
@@ -123,7 +123,7 @@ pub(super) fn split(sql: &str, tables: &[DescribedTable]) -> Vec<Word> {
             && let Some(table) = table(&unquoted(&words[at].text), tables)
         {
             words[at].kind = Kind::Table;
-            words[at].text = as_sql(table);
+            words[at].text = as_needed(table);
         }
     }
     words
@@ -153,7 +153,7 @@ fn classify(word: &mut Word, is_called: bool, tables: &[DescribedTable]) {
             Some(_) => Kind::Table,
             None => Kind::Column,
         };
-        word.text = as_sql(shown);
+        word.text = as_needed(shown);
     }
 }
 
@@ -168,14 +168,6 @@ pub(super) fn column<'a>(name: &str, tables: &'a [DescribedTable]) -> Option<&'a
     let mut columns = tables.iter().flat_map(|table| &table.columns);
     let column = columns.find(|shown| shown.eq_ignore_ascii_case(name));
     column.map(String::as_str)
-}
-
-/// Returns a name as SQL needs it.
-pub(super) fn as_sql(name: &str) -> String {
-    match needs_quotes(name) {
-        true => format!("\"{}\"", name.replace('"', "\"\"")),
-        false => name.to_owned(),
-    }
 }
 
 /// Returns the name or text that stands in quotation marks.

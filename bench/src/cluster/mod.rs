@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
 
 use self::{delay::DelayRelay, scrape::Scrape};
@@ -67,10 +67,9 @@ pub async fn bench_cluster(
 
 /// The processes of a run. They are killed when this value is dropped.
 struct Cluster {
-    learner: RoleProcess,
+    roles: Vec<RoleProcess>,
     learner_admin: SocketAddr,
     actor_admins: Vec<SocketAddr>,
-    _others: Vec<RoleProcess>,
     _relays: Vec<DelayRelay>,
     _folder: tempfile::TempDir,
 }
@@ -84,7 +83,7 @@ impl Cluster {
         let folder = tempfile::tempdir().context("cannot make a folder for the run")?;
         let key = folder.path().join("signing.key");
         std::fs::write(&key, [7; 32])?;
-        let mut others = Vec::new();
+        let mut roles = Vec::new();
         let mut relays = Vec::new();
         for _ in 0..args.env_nodes {
             let own = [
@@ -92,7 +91,7 @@ impl Cluster {
                 format!("--set=env.signing_key_file={}", key.display()),
             ];
             let (node, address) = RoleProcess::serve(&role("env-node", settings, &own))?;
-            others.push(node);
+            roles.push(node);
             relays.push(DelayRelay::start(address, latency / 2).await?);
         }
         let urls = relays
@@ -102,6 +101,7 @@ impl Cluster {
         let learner_admin = free_address()?;
         let own = learner_arguments(args, groups, learner_admin, (&env, folder.path()));
         let (learner, address) = RoleProcess::serve(&role("learner", settings, &own))?;
+        roles.push(learner);
         let mut actor_admins = Vec::new();
         for _ in 0..args.actors {
             let admin = free_address()?;
@@ -111,14 +111,13 @@ impl Cluster {
                 admin,
                 (&env, &address),
             );
-            others.push(RoleProcess::start(&role("actor", settings, &own))?);
+            roles.push(RoleProcess::start(&role("actor", settings, &own))?);
             actor_admins.push(admin);
         }
         Ok(Self {
-            learner,
+            roles,
             learner_admin,
             actor_admins,
-            _others: others,
             _relays: relays,
             _folder: folder,
         })
@@ -136,9 +135,10 @@ impl Cluster {
             if let Some(moment) = self.look().filter(|moment| moment.step >= step as f64) {
                 return Ok(moment);
             }
-            if let Some(status) = self.learner.ended()? {
-                bail!("the learner ended before step {step}: {status}");
-            }
+            let mut roles = self.roles.iter_mut();
+            roles
+                .try_for_each(RoleProcess::check_runs)
+                .with_context(|| format!("before learner step {step}"))?;
             sleep(PAUSE).await;
         }
     }
@@ -191,6 +191,8 @@ fn learner_arguments(
         // One step more than is measured, so that the end of the run stays outside.
         format!("--set=learner.steps={}", args.steps + 2),
         format!("--set=learner.groups_per_step={}", groups * args.actors),
+        // The actor submits groups while it plays the next ones.
+        format!("--set=learner.trust.max_leases_per_actor={}", 2 * groups),
         "--set=learner.dynamic_sampling=false".to_owned(),
         "--set=learner.max_groups_per_step=0".to_owned(),
         "--set=learner.checkpoint.every_steps=1000000".to_owned(),
@@ -213,6 +215,8 @@ fn actor_arguments(
         format!("--learner=http://{learner}"),
         format!("--set=actor.concurrent_groups={groups}"),
         format!("--set=actor.engine.slots={episodes}"),
+        // The default may hold fewer conversations than the actor plays at once.
+        format!("--set=actor.engine.kv_cache_bytes={}", i64::MAX),
     ]
 }
 
@@ -266,5 +270,30 @@ impl Rates {
             100.0 * self.learner_waits,
             self.env_step_ms,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A learner waits for its actors without end.
+    #[tokio::test]
+    async fn a_process_that_ends_ends_the_measurement() {
+        // No test of this program has the name, so that it ends at once.
+        let role = RoleProcess::start(&["no-such-test".to_owned()]).unwrap();
+        let mut cluster = Cluster {
+            roles: vec![role],
+            learner_admin: free_address().unwrap(),
+            actor_admins: Vec::new(),
+            _relays: Vec::new(),
+            _folder: tempfile::tempdir().unwrap(),
+        };
+        let moment = timeout(Duration::from_secs(60), cluster.moment_of_step(1)).await;
+        let error = moment.unwrap().err().unwrap();
+        let text = format!("{error:#}");
+        assert!(text.contains("the no-such-test ended"), "{text}");
     }
 }

@@ -13,7 +13,6 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
 use super::session::EpisodeClient;
@@ -29,10 +28,10 @@ pub(super) struct SolvedQuestion {
 }
 
 /// Statistics of one measurement.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct LoadStatistics {
-    /// Latencies of env steps, in microseconds, with three significant digits.
-    pub(super) latencies: Histogram<u64>,
+    /// The latency of each env step.
+    pub(super) latencies: Vec<Duration>,
     pub(super) seconds: f64,
     /// Episodes that ended.
     pub(super) episodes: u64,
@@ -41,12 +40,14 @@ pub(super) struct LoadStatistics {
 }
 
 impl LoadStatistics {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            latencies: Histogram::new(3)?,
-            seconds: 0.0,
-            episodes: 0,
-            wrong: 0,
+    /// Returns the latencies that these shares of the env steps do not exceed.
+    pub(super) fn quantiles<const N: usize>(&self, shares: [f64; N]) -> [Duration; N] {
+        let mut sorted = self.latencies.clone();
+        sorted.sort_unstable();
+        shares.map(|share| {
+            let rank = (share * sorted.len() as f64).ceil() as usize;
+            let found = sorted.get(rank.saturating_sub(1));
+            found.copied().unwrap_or_default()
         })
     }
 }
@@ -77,11 +78,11 @@ pub(super) async fn run(
         phase.is_over.store(true, Ordering::Release);
         now().duration_since(start).as_secs_f64()
     };
-    let mut total = LoadStatistics::new()?;
+    let mut total = LoadStatistics::default();
     let finished = async {
         while let Some(worker) = workers.join_next().await {
             let share = worker??;
-            total.latencies.add(&share.latencies)?;
+            total.latencies.extend(share.latencies);
             total.episodes += share.episodes;
             total.wrong += share.wrong;
         }
@@ -115,7 +116,7 @@ async fn work(
     worker: usize,
     phase: &Phase,
 ) -> Result<LoadStatistics> {
-    let mut statistics = LoadStatistics::new()?;
+    let mut statistics = LoadStatistics::default();
     let live = |(index, client)| LiveEpisode {
         client,
         question: (worker + index * 31) % questions.len(),
@@ -152,8 +153,7 @@ async fn advance(
     let result = episode.client.step(action_type, argument).await?;
     let is_measured = phase.is_measured.load(Ordering::Acquire);
     if is_measured {
-        let latency = now().duration_since(start).as_micros();
-        statistics.latencies.record(latency.try_into()?)?;
+        statistics.latencies.push(now().duration_since(start));
     }
     if done + 1 < question.actions.len() {
         ensure!(!result.done, "an episode ended before its answer");

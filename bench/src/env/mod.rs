@@ -13,7 +13,7 @@ use std::{io::Write, sync::Arc};
 use anyhow::{Context as _, Result, ensure};
 use data::Dataset;
 use policy::random::derive_seed;
-use proto::{EnvClient, Transport};
+use proto::{Transport, env_client};
 
 use self::{
     load::{LoadStatistics, SolvedQuestion},
@@ -95,7 +95,7 @@ async fn measure(
 fn grpc_clients(address: &str, episodes: usize) -> Result<Vec<EpisodeClient>> {
     let url = format!("http://{address}");
     let channels = (0..CHANNELS.min(episodes))
-        .map(|_| Ok(EnvClient::new(Transport::dial(&url)?)))
+        .map(|_| Ok(env_client(Transport::dial(&url)?)))
         .collect::<Result<Vec<_>>>()?;
     let clients = channels.iter().cycle().take(episodes);
     Ok(clients.cloned().map(EpisodeClient::grpc).collect())
@@ -116,15 +116,17 @@ fn row(
     statistics: &LoadStatistics,
     process_id: Option<u32>,
 ) -> String {
-    let LoadStatistics {
-        latencies, wrong, ..
-    } = statistics;
-    let steps = latencies.len() as f64 / statistics.seconds;
-    let [p50, p99] = [0.5, 0.99].map(|q| latencies.value_at_quantile(q) as f64 / 1e3);
+    let steps = statistics.latencies.len() as f64 / statistics.seconds;
+    let quantiles = statistics.quantiles([0.5, 0.99]);
+    let [p50, p99] = quantiles.map(|latency| 1e3 * latency.as_secs_f64());
     let memory = process_id
         .and_then(resident_mib)
         .map_or_else(|| "·".to_owned(), |mib| format!("{mib:.0}"));
-    let ended = statistics.episodes;
+    let LoadStatistics {
+        episodes: ended,
+        wrong,
+        ..
+    } = statistics;
     format!(
         "| {protocol} | {episodes} | {steps:.0} | {p50:.2} | {p99:.2} | {memory} | {ended} | \
          {wrong} |"

@@ -10,7 +10,7 @@ use crate::{
     args::{self, at_least_one},
 };
 
-/// Arguments of `sqlenv gpu-check`, without the preset of its training run.
+/// Arguments of `sqlenv gpu-check`.
 #[derive(Clone, Debug, Parser)]
 pub struct GpuCheckArgs {
     /// Device to check: `cuda`, `cuda:N`, or `cpu`, where f64 runs through candle's operations and

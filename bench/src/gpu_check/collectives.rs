@@ -21,7 +21,7 @@ pub(super) fn nccl(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     if let Some(reason) = missing(target) {
         return Err(Skipped(reason).into());
     }
-    let weights = policy::tiny::model(0)?
+    let weights = policy::embedded::model(0)?
         .weights
         .to(&target.device, candle_core::DType::F32)?;
     let (mut parameters, mut gradients) = (BTreeMap::new(), Gradients::new());

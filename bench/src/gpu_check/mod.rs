@@ -31,15 +31,9 @@ use crate::{ModelShape, diagnosis::Diagnosis, policy::throughput::now};
 /// Returns the exit code of the program: success if no check failed, and 2 if there is no device,
 /// so that nothing was checked.
 ///
-/// `preset` is the name of the preset of the training run.
-///
 /// # Errors
 /// The results cannot be written.
-pub async fn gpu_check(
-    args: &GpuCheckArgs,
-    preset: &str,
-    out: &mut impl Write,
-) -> Result<ExitCode> {
+pub async fn gpu_check(args: &GpuCheckArgs, out: &mut impl Write) -> Result<ExitCode> {
     let diagnosis = Diagnosis::of_this_machine();
     let args = &GpuCheckArgs {
         device: named(args.device, &diagnosis),
@@ -60,7 +54,6 @@ pub async fn gpu_check(
     };
     let target = CheckTarget {
         args,
-        preset,
         diagnosis: &diagnosis,
         shape: args.shape.unwrap_or(default_shape),
         device,

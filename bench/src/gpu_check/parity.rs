@@ -42,7 +42,7 @@ struct DecoderUnderTest {
 
 impl DecoderUnderTest {
     fn new(device: &Device, dtype: DType) -> Result<Self> {
-        let model = policy::tiny::model(0)?;
+        let model = policy::embedded::model(0)?;
         let sample = |(number, &length): (usize, &usize)| Sample {
             tokens: text(number, length + 1, model.config.vocab_size).into(),
             scored: (1..=length).collect(),
@@ -187,7 +187,7 @@ fn logprobs_in_pieces(under_test: &DecoderUnderTest) -> Result<Vec<f64>> {
 pub(super) async fn engine(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     let mut measurements = Vec::new();
     for (choice, what) in [(DTypeChoice::F32, "in f32"), (DTypeChoice::Bf16, "in bf16")] {
-        let model = policy::tiny::model(0)?;
+        let model = policy::embedded::model(0)?;
         let completions = completions(&model, target, choice).await?;
         let sample = |(prompt, completion): &(Vec<u32>, Completion)| Sample {
             tokens: [prompt.as_slice(), &completion.tokens].concat().into(),
@@ -272,7 +272,7 @@ pub(super) fn update(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     };
     let updated = |device: &Device, dtype| -> Result<Vec<f64>> {
         let decoder = DecoderUnderTest::new(device, dtype)?;
-        let model = policy::tiny::model(0)?;
+        let model = policy::embedded::model(0)?;
         let weights = model.weights.to(device, dtype)?;
         let mut network = Network::new(&model.config, &weights, OptimizerSettings::default())?;
         let (gradients, _) = network.gradients(&[decoder.batch], pass(), mean_loss)?;

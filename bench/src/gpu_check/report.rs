@@ -28,7 +28,6 @@ pub(super) struct CheckResult {
     #[serde(flatten)]
     pub(super) status: CheckStatus,
     /// What it measured.
-    #[serde(rename = "figures")]
     pub(super) measurements: Vec<Measurement>,
     /// How long it took.
     pub(super) seconds: f64,
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_tells_every_check_and_figure() {
+    fn the_page_has_every_check_and_measurement() {
         let page = report().page();
         for line in [
             "1 of 4 checks failed, 1 were skipped.",
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_is_no_number_fails() {
+    fn a_measurement_that_is_no_number_fails() {
         let fine = [
             Measurement::within(1.0, "a", 1.0),
             Measurement::new("b", 7.0, "s"),

@@ -11,8 +11,6 @@ use crate::{ModelShape, diagnosis::Diagnosis};
 /// What is checked, and how.
 pub(super) struct CheckTarget<'a> {
     pub(super) args: &'a GpuCheckArgs,
-    /// Name of the preset of the training run.
-    pub(super) preset: &'a str,
     pub(super) diagnosis: &'a Diagnosis,
     pub(super) device: Device,
     pub(super) shape: ModelShape,

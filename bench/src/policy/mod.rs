@@ -12,7 +12,7 @@ pub(crate) mod throughput;
 
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use report::number::short_count;
 
 use self::{
@@ -28,8 +28,16 @@ const HEADER: &str = "\
 /// Runs the benchmarks for every shape and writes a table row for each result to `out`.
 ///
 /// # Errors
-/// The engine or the learner fails, or their log-probabilities differ; both are bugs.
+/// Only benchmarks of groups are asked for, without rows for them. The engine or the learner fails,
+/// or their log-probabilities differ; both are bugs.
 pub async fn bench_policy(args: &BenchPolicyArgs, out: &mut impl Write) -> Result<()> {
+    let of_groups =
+        |it: &PolicyBenchmark| matches!(it, PolicyBenchmark::Groups | PolicyBenchmark::Grpo);
+    ensure!(
+        !args.parts.iter().any(of_groups) || whole_groups(args).next().is_some(),
+        "--rows has no multiple of {GROUP_SIZE}, so there are no whole groups to measure; give one, \
+         such as 64"
+    );
     writeln!(out, "{HEADER}")?;
     for &shape in &args.shapes {
         let model = random_model_on(shape, args)?;

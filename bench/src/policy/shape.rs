@@ -1,7 +1,7 @@
 //! The decoders that the benchmarks measure, their input and their learner.
 
 use anyhow::{Context as _, Result};
-use learner::{LearnerConfig, config::RolloutConfig, trust::TrustConfig};
+use learner::{LearnerConfig, TrustConfig, config::RolloutConfig};
 use policy::{DecoderConfig, Model, Weights};
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ pub(super) fn learner_config(
 /// embedded policy; the vocabulary is widened to that of the shape.
 pub(crate) fn random_model(shape: ModelShape) -> Result<Model> {
     let config = config_json(shape);
-    let mut files = policy::tiny::files();
+    let mut files = policy::embedded::files();
     for (name, bytes) in &mut files {
         match name.as_str() {
             "config.json" => *bytes = config.to_string().into_bytes(),

@@ -1,11 +1,11 @@
 //! `sqlenv data`.
 
-use std::path::PathBuf;
+use std::{ops::RangeInclusive, path::PathBuf};
 
-use clap::Subcommand;
+use clap::{Subcommand, builder::RangedU64ValueParser, value_parser};
 
 use super::OWN_DATA_DIR;
-use crate::{data_check::DataFolderArgs, data_import::DataImportArgs, draft_command::DraftArgs};
+use crate::data_command::{DataFolderArgs, DataImportArgs, DraftArgs};
 
 /// Commands on data.
 #[derive(Clone, Debug, Subcommand)]
@@ -43,20 +43,20 @@ pub(crate) enum DataCommand {
         #[arg(long, default_value_t = data::DEFAULT_SEED)]
         seed: u64,
         /// Databases.
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_parser = within(1..=1_000_000))]
         databases: usize,
         /// Questions about each database.
-        #[arg(long, default_value_t = 8)]
+        #[arg(long, default_value_t = 8, value_parser = within(1..=10_000))]
         questions: usize,
         /// Use only words that the training of the base policy never uses.
         #[arg(long)]
         held_out: bool,
         /// Percentage of databases of a declared domain.
-        #[arg(long, default_value_t = 0)]
+        #[arg(long, default_value_t = 0, value_parser = within(0..=100))]
         declared_percent: usize,
         /// Percentage of the other databases whose schema is messy: more tables and columns, names
         /// in several spellings, some of which need quotation marks.
-        #[arg(long, default_value_t = 0)]
+        #[arg(long, default_value_t = 0, value_parser = value_parser!(u64).range(0..=100))]
         messy_percent: u64,
     },
     /// Draft questions about any SQLite databases.
@@ -70,4 +70,8 @@ pub(crate) enum DataCommand {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
+}
+
+fn within(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
 }

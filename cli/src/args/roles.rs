@@ -84,17 +84,12 @@ pub(crate) struct RankArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
     /// Learner (http://HOST:PORT), which is rank 0.
-    #[arg(long, alias = "leader", value_name = "ADDRESS", env = "SQLENV_LEARNER")]
+    #[arg(long, value_name = "ADDRESS", env = "SQLENV_LEARNER")]
     pub(crate) learner: String,
     #[command(flatten)]
     pub(crate) learner_credentials: LearnerCredentials,
     /// Seconds to wait for a learner that does not answer.
-    #[arg(
-        long,
-        alias = "patience-seconds",
-        value_name = "SECONDS",
-        default_value_t = 300
-    )]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) timeout_seconds: u32,
     /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]

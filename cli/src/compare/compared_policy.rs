@@ -6,38 +6,17 @@ use std::{
     sync::Arc,
 };
 
-use actor::{Engine, EpisodeSettings, Policy};
+use actor::Engine;
 use anyhow::{Context as _, Result, bail, ensure};
-use baselines::{ChatApi, OraclePolicy, RandomPolicy, ScriptedPolicy, Solutions};
-use learner::config::RolloutConfig;
-use policy::{Chat, Model, SamplingSettings};
-use report::EpisodeLimits;
+use baselines::ChatApi;
+use policy::Chat;
+use report::{DecodingMode, EpisodeLimits, PolicyName};
 
-use super::{CompareArgs, Round, shared_settings::SharedSettings};
-use crate::{
-    config::RunConfig,
-    evaluation::{episode_settings, model_policy, spawn_engines},
-    model_source,
-    setup::{self, Setup},
-    threads,
-};
+use super::{CompareArgs, Round};
+use crate::{config::RunConfig, evaluation::sampling, model_source, setup};
 
-/// How completions are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decoding {
-    Greedy,
-    Sampled,
-}
-
-/// A policy before it is opened.
-pub(super) struct ComparedPolicy {
-    name: String,
-    kind: Kind,
-    /// The settings, with the limits of this policy.
-    config: RunConfig,
-}
-
-enum Kind {
+/// What a name of the command line means.
+pub(super) enum Kind {
     Random,
     Oracle,
     /// The embedded policy.
@@ -47,76 +26,60 @@ enum Kind {
     Api(ChatApi),
 }
 
+/// A policy before it is opened.
+pub(super) struct ComparedPolicy<'a> {
+    pub(super) name: &'a str,
+    pub(super) kind: Kind,
+    /// The settings, with the limits of this policy.
+    pub(super) config: RunConfig,
+}
+
 /// An opened policy.
-pub(super) struct OpenPolicy {
+pub(super) struct OpenPolicy<'a> {
+    pub(super) policy: &'a ComparedPolicy<'a>,
+    /// The settings of its episodes.
+    pub(super) config: RunConfig,
     /// The chat of the model; of the embedded policy, which others do not need.
-    chat: Arc<Chat>,
-    source: ActionSource,
-    rollout: RolloutConfig,
+    pub(super) chat: Arc<Chat>,
+    /// The engines of a model. Other policies have none.
+    pub(super) engines: Vec<Engine>,
 }
 
-/// How a policy chooses its actions.
-enum ActionSource {
-    Random,
-    Oracle(Arc<Solutions>),
-    /// On several engines.
-    Model(Vec<Engine>),
-    Api(ChatApi),
-}
-
-/// A policy with its decoding.
-pub(super) enum DecodingPolicy {
-    /// Copies, which share the questions.
-    Policies(Vec<Box<dyn Policy>>),
-    Chat(ChatApi),
-}
-
-impl ComparedPolicy {
+impl Kind {
     /// Reads all names.
-    pub(super) fn parse_all(args: &CompareArgs, shared: &SharedSettings) -> Result<Vec<Self>> {
+    pub(super) fn parse_all(args: &CompareArgs) -> Result<Vec<Self>> {
         let key = args.api_key_file.as_deref().map(read_key).transpose()?;
-        let parse = |name: &String| Self::parse(name, args, shared, key.as_ref());
+        let parse = |name: &String| Self::parse(name, key.as_ref());
         args.policies.iter().map(parse).collect()
     }
 
-    fn parse(
-        name: &str,
-        args: &CompareArgs,
-        shared: &SharedSettings,
-        key: Option<&String>,
-    ) -> Result<Self> {
-        let kind = match name {
-            "random" => Kind::Random,
-            "oracle" => Kind::Oracle,
-            "base" => Kind::Base,
+    fn parse(name: &str, key: Option<&String>) -> Result<Self> {
+        Ok(match name {
+            "random" => Self::Random,
+            "oracle" => Self::Oracle,
+            "base" => Self::Base,
             _ => match name.strip_prefix("openai:") {
-                Some(rest) => Kind::Api(chat_api(rest, key)?),
-                None => Kind::Folder(folder(name)?),
+                Some(rest) => Self::Api(chat_api(rest, key)?),
+                None => Self::Folder(folder(name)?),
             },
-        };
-        let config = match &kind {
-            Kind::Random | Kind::Oracle | Kind::Base => shared.config.clone(),
-            Kind::Folder(folder) => shared.of_model(args, Some(folder))?,
-            Kind::Api(_) => shared.of_model(args, None)?,
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            kind,
-            config,
         })
     }
 
-    pub(super) fn name(&self) -> &str {
-        &self.name
+    /// Returns the name under which reports have such a policy.
+    pub(super) fn reported(&self) -> PolicyName {
+        match self {
+            Self::Random => PolicyName::Random,
+            Self::Oracle => PolicyName::Oracle,
+            Self::Base => PolicyName::Base,
+            Self::Folder(_) | Self::Api(_) => PolicyName::Model,
+        }
     }
+}
 
-    pub(super) fn config(&self) -> &RunConfig {
-        &self.config
-    }
-
+impl ComparedPolicy<'_> {
     /// Returns the numbers of examples with which it plays: scripted policies read none.
     pub(super) fn shots(&self, wanted: &[u32]) -> Vec<u32> {
-        match self.is_scripted() {
+        match self.kind.reported().is_scripted() {
             true => vec![0],
             false => wanted.to_vec(),
         }
@@ -124,14 +87,10 @@ impl ComparedPolicy {
 
     /// Returns how often it is sampled.
     pub(super) fn samples(&self, wanted: u32) -> u32 {
-        match self.is_scripted() {
+        match self.kind.reported().is_scripted() {
             true => 0,
             false => wanted,
         }
-    }
-
-    fn is_scripted(&self) -> bool {
-        matches!(self.kind, Kind::Random | Kind::Oracle)
     }
 
     /// Opens a model, and tries whether a chat API can be reached, so that what is broken is found
@@ -144,104 +103,50 @@ impl ComparedPolicy {
         }
     }
 
-    pub(super) fn open(&self, round: &Round<'_>) -> Result<OpenPolicy> {
-        match &self.kind {
-            Kind::Random => self.without_model(ActionSource::Random),
-            Kind::Oracle => {
-                self.without_model(ActionSource::Oracle(Arc::clone(&round.setup.solutions)))
+    pub(super) fn open(&self, round: &Round<'_>) -> Result<OpenPolicy<'_>> {
+        let mut config = self.config.clone();
+        let model = match &self.kind {
+            Kind::Folder(folder) => setup::open_model(folder, config.placement())?,
+            _ => policy::embedded::base()?,
+        };
+        let engines = match &self.kind {
+            Kind::Base | Kind::Folder(_) => {
+                // The limits may be those of another model, which reads more.
+                let rollout = &mut config.learner.rollout;
+                let most = u32::try_from(model.config.max_positions).unwrap_or(u32::MAX);
+                rollout.max_context_tokens = rollout.max_context_tokens.min(most);
+                round.evaluator(&config).engines(&model, 0)?
             }
-            Kind::Base => self.with_model(&policy::tiny::base()?),
-            Kind::Folder(folder) => {
-                self.with_model(&setup::open_model(folder, self.config.placement())?)
-            }
-            Kind::Api(api) => self.without_model(ActionSource::Api(api.clone())),
-        }
-    }
-
-    fn without_model(&self, source: ActionSource) -> Result<OpenPolicy> {
+            Kind::Random | Kind::Oracle | Kind::Api(_) => Vec::new(),
+        };
         Ok(OpenPolicy {
-            chat: Arc::new(policy::tiny::base()?.chat),
-            source,
-            rollout: self.config.learner.rollout.clone(),
-        })
-    }
-
-    fn with_model(&self, model: &Model) -> Result<OpenPolicy> {
-        // The limits may be those of another model, which reads more.
-        let mut rollout = self.config.learner.rollout.clone();
-        let most = u32::try_from(model.config.max_positions).unwrap_or(u32::MAX);
-        rollout.max_context_tokens = rollout.max_context_tokens.min(most);
-        let count = threads::engines(&self.config)?;
-        let limits = (0, rollout.max_context_tokens);
-        let engines = spawn_engines(&self.config, model, limits, count)?;
-        Ok(OpenPolicy {
-            chat: Arc::new(model.chat.clone()),
-            source: ActionSource::Model(engines),
-            rollout,
+            policy: self,
+            config,
+            chat: Arc::new(model.chat),
+            engines,
         })
     }
 }
 
-impl OpenPolicy {
+impl OpenPolicy<'_> {
     pub(super) fn limits(&self) -> EpisodeLimits {
+        let rollout = &self.config.learner.rollout;
         EpisodeLimits {
-            step_budget: self.rollout.step_budget,
-            completion_tokens: self.rollout.max_completion_tokens,
-            context_tokens: self.rollout.max_context_tokens,
+            step_budget: rollout.step_budget,
+            completion_tokens: rollout.max_completion_tokens,
+            context_tokens: rollout.max_context_tokens,
         }
     }
 
-    pub(super) fn episode_settings(
-        &self,
-        setup: &Setup,
-        config: &RunConfig,
-        shots: u32,
-    ) -> EpisodeSettings {
-        let rollout = self.rollout(shots);
-        episode_settings(&setup.env, &self.chat, &rollout, config.actor.env_retry)
-    }
-
-    /// Returns the settings of its rollouts with so many solved examples.
-    fn rollout(&self, shots: u32) -> RolloutConfig {
-        RolloutConfig {
-            shots,
-            ..self.rollout.clone()
-        }
-    }
-
-    /// Returns the policy with so many solved examples and this decoding.
-    pub(super) fn with_decoding(&self, shots: u32, decoding: Decoding) -> Result<DecodingPolicy> {
-        let sampling = match decoding {
-            Decoding::Greedy => SamplingSettings::greedy(),
-            Decoding::Sampled => self.rollout.sampling,
+    /// Returns the chat API of the policy with this decoding, if it is behind one.
+    pub(super) fn chat_api(&self, mode: DecodingMode) -> Option<ChatApi> {
+        let Kind::Api(api) = &self.policy.kind else {
+            return None;
         };
-        let chat = || Arc::clone(&self.chat);
-        Ok(DecodingPolicy::Policies(match &self.source {
-            ActionSource::Random => vec![Box::new(ScriptedPolicy::new(chat(), RandomPolicy))],
-            ActionSource::Oracle(solutions) => {
-                let oracle = OraclePolicy(Arc::clone(solutions));
-                vec![Box::new(ScriptedPolicy::new(chat(), oracle))]
-            }
-            ActionSource::Model(engines) => {
-                let rollout = self.rollout(shots);
-                let policy = |engine| -> Result<Box<dyn Policy>> {
-                    Ok(Box::new(model_policy(
-                        engine, &self.chat, &rollout, sampling,
-                    )?))
-                };
-                engines.iter().map(policy).collect::<Result<_>>()?
-            }
-            ActionSource::Api(api) => {
-                let most = self.rollout.max_completion_tokens as usize;
-                let temperature = match decoding {
-                    Decoding::Greedy => 0.0,
-                    Decoding::Sampled => sampling.temperature,
-                };
-                return Ok(DecodingPolicy::Chat(
-                    api.clone().sampling(most, temperature),
-                ));
-            }
-        }))
+        let rollout = &self.config.learner.rollout;
+        let most = rollout.max_completion_tokens as usize;
+        let temperature = sampling(mode, rollout).temperature;
+        Some(api.clone().sampling(most, temperature))
     }
 }
 
@@ -266,7 +171,7 @@ fn chat_api(address: &str, key: Option<&String>) -> Result<ChatApi> {
 }
 
 /// Returns the model folder.
-pub(super) fn folder(name: &str) -> Result<PathBuf> {
+fn folder(name: &str) -> Result<PathBuf> {
     let folder = model_source::find(Path::new(name))?;
     ensure!(
         folder.join("config.json").is_file(),

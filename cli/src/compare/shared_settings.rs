@@ -1,38 +1,39 @@
 //! The settings of a comparison: those of the first run among the policies, so that its report and
 //! the comparison agree, or those of the preset.
 
-use std::path::Path;
-
 use anyhow::{Result, bail};
 
-use super::{CompareArgs, compared_policy::folder};
+use super::{CompareArgs, compared_policy::Kind};
 use crate::{
     args::{ConfigArgs, Preset},
-    config::{DataConfig, RunConfig},
+    config::{self, DataConfig, RunConfig},
     eval_command::run_of,
 };
 
 /// What all policies share.
 pub(super) struct SharedSettings {
     pub(super) config: RunConfig,
-    /// The first run among the policies, if its settings are used.
-    pub(super) run: Option<String>,
+    /// The policies that are models of runs, in their order, with the settings of the runs; none if
+    /// the user names settings.
+    runs: Vec<(String, RunConfig)>,
 }
 
 impl SharedSettings {
     /// Reads the settings of the runs, unless a preset or a file is given.
-    pub(super) fn read(args: &CompareArgs) -> Result<Self> {
+    pub(super) fn read(args: &CompareArgs, kinds: &[Kind]) -> Result<Self> {
         let mut runs = Vec::new();
         if !names_settings(args) {
-            for name in args.policies.iter().filter(|name| may_be_folder(name)) {
-                if let Some((_, run)) = run_of(&folder(name)?)? {
-                    runs.push((name, run));
+            for (name, kind) in args.policies.iter().zip(kinds) {
+                if let Kind::Folder(folder) = kind
+                    && let Some((_, run)) = run_of(folder)?
+                {
+                    runs.push((name.clone(), run));
                 }
             }
         }
         let Some((name, first)) = runs.first() else {
-            let config = RunConfig::resolve(&args.config)?;
-            return Ok(Self { config, run: None });
+            let config = config::resolve(&args.config)?;
+            return Ok(Self { config, runs });
         };
         if args.config.data.is_none()
             && let Some((other, _)) = runs.iter().find(|(_, it)| !is_same(&it.data, &first.data))
@@ -41,22 +42,31 @@ impl SharedSettings {
         }
         Ok(Self {
             config: RunConfig::resolve_on(first, &args.config)?,
-            run: Some((*name).clone()),
+            runs,
         })
     }
 
-    /// Returns the settings of a model in `folder`, or behind a chat API: the limits are those of
-    /// its run, or those of the preset for pretrained models. The budget of env steps is shared,
-    /// and so is the sampling.
-    pub(super) fn of_model(&self, args: &CompareArgs, folder: Option<&Path>) -> Result<RunConfig> {
+    /// Returns the first run among the policies, if its settings are used.
+    pub(super) fn run(&self) -> Option<&str> {
+        self.runs.first().map(|(name, _)| name.as_str())
+    }
+
+    /// Returns the settings of a policy. For a model, other than the embedded one, the limits are
+    /// those of its run, or those of the preset for pretrained models. The budget of env steps is
+    /// shared, and so is the sampling.
+    pub(super) fn of_policy(
+        &self,
+        args: &CompareArgs,
+        name: &str,
+        kind: &Kind,
+    ) -> Result<RunConfig> {
         let mut config = self.config.clone();
-        if names_settings(args) {
+        if names_settings(args) || !matches!(kind, Kind::Folder(_) | Kind::Api(_)) {
             return Ok(config);
         }
-        let run = folder.map(run_of).transpose()?.flatten();
-        let own = match run {
-            Some((_, run)) => RunConfig::resolve_on(&run, &args.config)?,
-            None => RunConfig::resolve(&ConfigArgs {
+        let own: RunConfig = match self.runs.iter().find(|(run, _)| run == name) {
+            Some((_, run)) => RunConfig::resolve_on(run, &args.config)?,
+            None => config::resolve(&ConfigArgs {
                 preset: Some(Preset::Model),
                 ..args.config.clone()
             })?,
@@ -72,10 +82,6 @@ impl SharedSettings {
 /// Whether the user names settings that all policies have.
 fn names_settings(args: &CompareArgs) -> bool {
     args.config.preset.is_some() || args.config.config.is_some()
-}
-
-fn may_be_folder(name: &str) -> bool {
-    !["random", "oracle", "base"].contains(&name) && !name.starts_with("openai:")
 }
 
 /// Whether both are the same folder and databases.

@@ -1,8 +1,8 @@
 //! Layers of settings: a preset, a TOML file, `--set` and the named flags, merged as tables. The
 //! variable SQLENV_DATA names a folder of data for settings that name none.
 //!
-//! Invariant: every layer is brought to today's names before it is merged, so an old and a new
-//! spelling of one setting never meet in one table.
+//! Invariant: TRL's names of settings are replaced in every layer before it is merged, so two names
+//! of one setting never meet in one table.
 
 use std::{env, ffi::OsString, fs, path::Path};
 
@@ -16,37 +16,37 @@ use crate::{
     model_source,
 };
 
-/// Settings that earlier versions spelled differently, and TRL's names for settings that presets
-/// set: old name, name.
-const RENAMED: [(&str, &str); 8] = [
-    ("env.openenv", "env_node.openenv"),
-    ("env.server", "env_node.server"),
-    ("env.web", "env_node.web"),
-    ("warm_start.habits", "warm_start.demonstrators"),
-    ("learner.refill_zero_spread", "learner.dynamic_sampling"),
-    ("learner.max_steps", "learner.steps"),
-    ("learner.num_generations", "learner.group_size"),
+/// TRL's and transformers' names of settings: the section's own name, their name, the name here.
+/// Sections that several others contain, such as `schedule`, are meant wherever they stand.
+pub(super) const TRL_NAMES: [(&str, &str, &str); 16] = [
+    ("learner", "max_steps", "steps"),
+    ("learner", "num_generations", "group_size"),
+    ("advantage", "multi_objective_aggregation", "aggregation"),
+    ("loss", "epsilon", "clip_low"),
+    ("loss", "epsilon_high", "clip_high"),
+    ("loss", "max_completion_length", "dr_grpo_length"),
+    ("loss", "importance_sampling_level", "ratio_level"),
+    ("loss", "beta", "kl_coef"),
+    ("loss", "use_bias_correction_kl", "kl_bias_correction"),
     (
-        "learner.checkpoint.save_steps",
-        "learner.checkpoint.every_steps",
+        "loss",
+        "vllm_importance_sampling_mode",
+        "sampler_correction",
     ),
-];
-
-/// Settings that no longer exist, and the remedy. They are dropped from the settings of a run
-/// folder.
-const REMOVED: [(&str, &str); 12] = [
-    ("actors", "use threads"),
-    ("actor.engine.device", "use device"),
-    ("actor.engine.dtype", "use dtype"),
-    ("evaluation.transcripts", "leave it out"),
-    ("learner.run_seed", "use seed"),
-    ("learner.seed", "use seed"),
-    ("learner.threads", "use threads"),
-    ("warm_start.compare_oracle_only", "use imitation.enabled"),
-    ("warm_start.oracle.seed", "use seed"),
-    ("warm_start.oracle.threads", "use threads"),
-    ("warm_start.demonstrators.seed", "use seed"),
-    ("warm_start.demonstrators.threads", "use threads"),
+    (
+        "loss",
+        "vllm_importance_sampling_clip_min",
+        "sampler_clip_min",
+    ),
+    (
+        "loss",
+        "vllm_importance_sampling_clip_max",
+        "sampler_clip_max",
+    ),
+    ("schedule", "lr_scheduler_type", "kind"),
+    ("schedule", "min_lr_rate", "min_factor"),
+    ("checkpoint", "save_steps", "every_steps"),
+    ("checkpoint", "save_total_limit", "keep_last"),
 ];
 
 /// The variable that names a folder of data, as the images for the CPU set it.
@@ -74,37 +74,11 @@ fn default_preset(given: &Table) -> Preset {
 /// Merges `--set` and the flags into `table`.
 pub(super) fn merged_on(mut table: Table, args: &ConfigArgs) -> Result<Table> {
     for assignment in &args.set {
-        merge(&mut table, renamed(parse_assignment(assignment)?)?);
+        merge(&mut table, with_names_here(parse_assignment(assignment)?)?);
     }
     merge(&mut table, flags(args)?);
     let data = default_data(&table, env::var_os(DATA_VARIABLE))?;
     merge(&mut table, data);
-    for (name, remedy) in REMOVED {
-        if remove(&mut table, name).is_some() {
-            bail!("setting {name} does not exist; {remedy}");
-        }
-    }
-    Ok(table)
-}
-
-/// Reads the settings in a run's folder, which any earlier version may have written.
-pub(super) fn of_run_folder(path: &Path) -> Result<Table> {
-    let mut table = read_table(path)?;
-    for (name, _) in REMOVED {
-        remove(&mut table, name);
-    }
-    // Before there was a base policy, a run without a model folder started from random weights, and
-    // its warm start was what the report compared.
-    let model = table.get("model");
-    let has = |key: &str| model.is_some_and(|model| model.get(key).is_some());
-    if !has("random_weights") {
-        let random_weights = Value::Boolean(!has("dir"));
-        merge(&mut table, nested("model.random_weights", random_weights));
-        merge(
-            &mut table,
-            nested("imitation.enabled", Value::Boolean(false)),
-        );
-    }
     Ok(table)
 }
 
@@ -159,13 +133,14 @@ fn preset_table(preset: Preset) -> Table {
     text.parse().expect("presets parse: this is a bug")
 }
 
-fn read_table(path: &Path) -> Result<Table> {
+/// Reads a file of settings.
+pub(super) fn read_table(path: &Path) -> Result<Table> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("cannot read the settings file {}", path.display()))?;
     let table = text
         .parse()
         .with_context(|| format!("{} is not valid TOML", path.display()))?;
-    renamed(table).with_context(|| format!("in {}", path.display()))
+    with_names_here(table).with_context(|| format!("in {}", path.display()))
 }
 
 /// Parses `a.b=1`; a value that is no TOML literal is taken as a string.
@@ -238,28 +213,31 @@ fn nested(name: &str, value: Value) -> Table {
     )
 }
 
-fn renamed(mut table: Table) -> Result<Table> {
-    for (old, name) in RENAMED {
-        if let Some(value) = remove(&mut table, old) {
-            let value = nested(name, value);
-            if let Some(twice) = common_name(&table, &value) {
-                bail!("{twice} is given twice, once under its earlier name {old}; remove one");
-            }
-            merge(&mut table, value);
-        }
-    }
+fn with_names_here(mut table: Table) -> Result<Table> {
+    rename(&mut table, "")?;
     Ok(table)
 }
 
-/// Returns the name of a value that both tables have.
-fn common_name(one: &Table, other: &Table) -> Option<String> {
-    one.iter()
-        .find_map(|(key, value)| match (value, other.get(key)?) {
-            (Value::Table(one), Value::Table(other)) => {
-                common_name(one, other).map(|name| format!("{key}.{name}"))
-            }
-            _ => Some(key.clone()),
-        })
+/// Gives the settings of a table and of the tables in it their names here. `section` is the table's
+/// name with a dot, or empty.
+fn rename(table: &mut Table, section: &str) -> Result<()> {
+    let own_name = section.trim_end_matches('.').rsplit('.').next();
+    let of_section = |(of, ..): &&(&str, &str, &str)| Some(*of) == own_name;
+    for (_, trl, name) in TRL_NAMES.iter().filter(of_section) {
+        if let Some(value) = table.remove(*trl) {
+            let twice = table.insert((*name).to_owned(), value);
+            ensure!(
+                twice.is_none(),
+                "{section}{name} is given twice, once under TRL's name {section}{trl}; remove one"
+            );
+        }
+    }
+    for (key, value) in table {
+        if let Value::Table(table) = value {
+            rename(table, &format!("{section}{key}."))?;
+        }
+    }
+    Ok(())
 }
 
 /// Merges `upper` into `lower`, table by table; `upper` has priority.
@@ -271,13 +249,5 @@ pub(super) fn merge(lower: &mut Table, upper: Table) {
                 lower.insert(key, value);
             }
         }
-    }
-}
-
-/// Takes the value at `a.b` out of the table.
-pub(super) fn remove(table: &mut Table, name: &str) -> Option<Value> {
-    match name.split_once('.') {
-        Some((first, rest)) => remove(table.get_mut(first)?.as_table_mut()?, rest),
-        None => table.remove(name),
     }
 }

@@ -32,6 +32,8 @@ Lowest first, the layers are the defaults below, a preset (`--preset`), the file
 flags `--seed`, `--data`, `--databases` and `--model`. The variable `SQLENV_DATA` stands for
 `data.dir` where no layer gives it; the images for the CPU set it to the project's own data.
 `sqlenv train --dry-run` prints the result with these comments and checks that its paths exist.
+A name behind \"TRL:\" or \"transformers:\" in the column *meaning* is accepted in place of the
+setting's own.
 
 Without `--preset` a command has the preset `tiny`, or `model` if a model folder is given, so its
 values differ from the column *default*. The presets are files in `cli/presets/`: `tiny` (GRPO from
@@ -226,7 +228,8 @@ fn comment(meaning: &str) -> String {
     lines
 }
 
-fn lookup<'a>(table: &'a Table, name: &str) -> Option<&'a Value> {
+/// Returns the value at `a.b` of a table.
+pub(super) fn lookup<'a>(table: &'a Table, name: &str) -> Option<&'a Value> {
     match name.split_once('.') {
         Some((first, rest)) => lookup(table.get(first)?.as_table()?, rest),
         None => table.get(name),

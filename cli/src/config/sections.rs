@@ -221,6 +221,21 @@ pub(crate) struct EvaluationConfig {
 }
 
 impl EvaluationConfig {
+    /// Returns whether the learning curve has a point at a step of a run with `last` steps.
+    pub(crate) fn is_due(&self, step: u64, last: u64) -> bool {
+        self.every_steps > 0 && (step.is_multiple_of(self.every_steps) || step == last)
+    }
+
+    /// Returns the first and the last step of a run, and those between them at which the learning
+    /// curve has a point.
+    pub(crate) fn evaluated_steps(&self, last: u64) -> impl Iterator<Item = u64> {
+        let every = match self.every_steps {
+            0 => last.max(1),
+            every => every,
+        };
+        (0..last).step_by(every as usize).chain([last])
+    }
+
     /// Checks that the points of the learning curve have checkpoints.
     pub(super) fn validate(&self, learner: &LearnerConfig) -> Result<()> {
         let (points, checkpoints) = (self.every_steps, learner.checkpoint.every_steps);

@@ -8,11 +8,129 @@ use toml::Table;
 use super::*;
 use crate::args::Preset;
 
-fn resolve(set: &[&str]) -> Result<RunConfig> {
-    RunConfig::resolve(&ConfigArgs {
+/// Settings under TRL's and transformers' names: the name here, their name, a value.
+const UNDER_TRL_NAMES: [(&str, &str, &str); 21] = [
+    ("learner.steps", "max_steps", "7"),
+    ("learner.group_size", "num_generations", "4"),
+    (
+        "learner.advantage.aggregation",
+        "multi_objective_aggregation",
+        "\"normalize_then_sum\"",
+    ),
+    ("learner.loss.clip_low", "epsilon", "0.1"),
+    ("learner.loss.clip_high", "epsilon_high", "0.28"),
+    (
+        "learner.loss.dr_grpo_length",
+        "max_completion_length",
+        "300",
+    ),
+    (
+        "learner.loss.ratio_level",
+        "importance_sampling_level",
+        "\"sequence\"",
+    ),
+    ("learner.loss.kl_coef", "beta", "0.04"),
+    (
+        "learner.loss.kl_bias_correction",
+        "use_bias_correction_kl",
+        "false",
+    ),
+    (
+        "learner.loss.sampler_correction",
+        "vllm_importance_sampling_mode",
+        "\"token_mask\"",
+    ),
+    (
+        "learner.loss.sampler_clip_min",
+        "vllm_importance_sampling_clip_min",
+        "0.5",
+    ),
+    (
+        "learner.loss.sampler_clip_max",
+        "vllm_importance_sampling_clip_max",
+        "2.0",
+    ),
+    ("learner.schedule.kind", "lr_scheduler_type", "\"linear\""),
+    ("learner.schedule.min_factor", "min_lr_rate", "0.5"),
+    ("learner.checkpoint.every_steps", "save_steps", "1"),
+    ("learner.checkpoint.keep_last", "save_total_limit", "7"),
+    (
+        "warm_start.oracle.schedule.kind",
+        "lr_scheduler_type",
+        "\"constant\"",
+    ),
+    (
+        "warm_start.corrections.schedule.kind",
+        "lr_scheduler_type",
+        "\"constant\"",
+    ),
+    (
+        "warm_start.demonstrators.schedule.min_factor",
+        "min_lr_rate",
+        "0.5",
+    ),
+    ("pretrain.sft.schedule.min_factor", "min_lr_rate", "0.5"),
+    (
+        "imitation.sft.schedule.kind",
+        "lr_scheduler_type",
+        "\"constant\"",
+    ),
+];
+
+fn set(set: &[&str]) -> ConfigArgs {
+    ConfigArgs {
         set: set.iter().map(|&text| text.to_owned()).collect(),
         ..ConfigArgs::default()
-    })
+    }
+}
+
+fn resolve(assignments: &[&str]) -> Result<RunConfig> {
+    super::resolve(&set(assignments))
+}
+
+/// Presets and the settings of a run have the names here, below which TRL's would be a second value
+/// of one setting.
+#[test]
+fn trl_s_names_lie_over_every_preset_and_over_the_settings_of_a_run() {
+    for (name, trl, value) in UNDER_TRL_NAMES {
+        let (section, own_name) = name.rsplit_once('.').unwrap();
+        let given = format!("{section}.{trl}={value}");
+        // With these no setting above is without an effect.
+        let used = [
+            "learner.loss.loss_type=dr_grpo",
+            "learner.ratio_against=learner",
+        ];
+        let args = set(&[&used[..], &[given.as_str()]].concat());
+        let over_preset = |&preset: &Preset| {
+            super::resolve(&ConfigArgs {
+                preset: Some(preset),
+                ..args.clone()
+            })
+        };
+        let mut resolved: Vec<Result<RunConfig>> =
+            Preset::value_variants().iter().map(over_preset).collect();
+        resolved.push(RunConfig::resolve_on(&RunConfig::default(), &args));
+        let expected = layers::parse_assignment(&format!("{own_name}={value}")).unwrap();
+        for config in resolved {
+            let config = config.unwrap_or_else(|error| panic!("{given}: {error:#}"));
+            let table = layers::to_table(&config).unwrap();
+            let found = reference::lookup(&table, name);
+            assert_eq!(found, expected.get(own_name), "{given}");
+        }
+    }
+    for (section, trl, name) in layers::TRL_NAMES {
+        let is_tried = UNDER_TRL_NAMES
+            .iter()
+            .any(|it| it.1 == trl && it.0.ends_with(&format!("{section}.{name}")));
+        assert!(is_tried, "{section}.{trl}");
+    }
+}
+
+/// A name of TRL in a section in which it means nothing.
+#[test]
+fn trl_s_names_are_of_their_section() {
+    let error = resolve(&["evaluation.save_steps=5"]).unwrap_err();
+    assert!(format!("{error:#}").contains("save_steps"), "{error:#}");
 }
 
 #[test]
@@ -24,33 +142,27 @@ fn a_setting_given_under_both_of_its_names_is_refused() {
         config: Some(path),
         ..ConfigArgs::default()
     };
-    let error = format!("{:#}", RunConfig::resolve(&args).unwrap_err());
+    let error = format!("{:#}", super::resolve::<RunConfig>(&args).unwrap_err());
     assert!(error.contains("twice.toml"), "{error}");
     assert!(error.contains("learner.steps is given twice"), "{error}");
     assert!(error.contains("learner.max_steps"), "{error}");
 }
 
-/// Earlier versions accepted a number that the loss does not use, and it is part of the settings
-/// that a checkpoint was written under.
 #[test]
-fn an_unused_number_of_the_loss_is_refused_in_new_runs_and_read_in_old_ones() {
-    let args = ConfigArgs {
-        set: vec!["learner.loss.sapo_temperature_pos=2.0".to_owned()],
-        ..ConfigArgs::default()
-    };
-    let error = format!("{:#}", RunConfig::resolve(&args).unwrap_err());
-    assert!(error.contains("sapo_temperature_pos"), "{error}");
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("config.toml");
-    fs::write(&path, "[learner.loss]\nsapo_temperature_pos = 2.0\n").unwrap();
-    let config = RunConfig::read(&path).unwrap();
-    assert_eq!(config.learner.loss.sapo_temperature_pos, 2.0);
+fn an_unused_number_of_the_loss_is_refused() {
+    let error = resolve(&["learner.loss.sapo_temperature_pos=2.0"]).unwrap_err();
+    assert!(
+        format!("{error:#}").contains("sapo_temperature_pos"),
+        "{error:#}"
+    );
 }
 
 /// They would be cut to 32 bits, abort the process, or fail at the first step.
 #[test]
 fn numbers_that_no_machine_can_use_are_refused_with_their_limit() {
     for (setting, limit) in [
+        // Evaluations of all steps are planned when the run begins.
+        ("learner.steps=1000000000", "1 to 1000000"),
         ("learner.group_size=4294967298", "1 to 4096"),
         ("learner.groups_per_step=9000000000000000000", "1 to 65536"),
         ("learner.max_groups_per_step=9000000000000000000", "1 to"),
@@ -82,10 +194,7 @@ fn numbers_that_no_machine_can_use_are_refused_with_their_limit() {
             "{setting}: {error}"
         );
     }
-    let role = ConfigArgs {
-        set: vec!["threads=1000000000000".to_owned()],
-        ..ConfigArgs::default()
-    };
+    let role = set(&["threads=1000000000000"]);
     assert!(super::resolve::<LearnerRole>(&role).is_err());
     assert!(super::resolve::<RankRole>(&role).is_err());
 }
@@ -93,7 +202,7 @@ fn numbers_that_no_machine_can_use_are_refused_with_their_limit() {
 #[test]
 fn presets_resolve() {
     for &preset in Preset::value_variants() {
-        RunConfig::resolve(&ConfigArgs {
+        super::resolve::<RunConfig>(&ConfigArgs {
             preset: Some(preset),
             ..ConfigArgs::default()
         })
@@ -105,7 +214,7 @@ fn presets_resolve() {
 #[test]
 fn the_learning_curve_has_points_before_step_10() {
     for preset in [Preset::Tiny, Preset::Scratch] {
-        let config = RunConfig::resolve(&ConfigArgs {
+        let config: Result<RunConfig> = super::resolve(&ConfigArgs {
             preset: Some(preset),
             ..ConfigArgs::default()
         });
@@ -115,27 +224,8 @@ fn the_learning_curve_has_points_before_step_10() {
 }
 
 #[test]
-fn a_run_from_before_the_base_policy_starts_from_random_weights() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("config.toml");
-    let starts = [("[model]\n", true), ("[model]\ndir = \"m\"\n", false)];
-    for (text, random_weights) in starts {
-        let old = format!("{text}[warm_start]\ncompare_oracle_only = true\n");
-        fs::write(&path, old).unwrap();
-        let config = RunConfig::read(&path).unwrap();
-        assert_eq!(config.model.random_weights, random_weights);
-        assert!(!config.imitation.enabled);
-        fs::write(&path, config.to_toml().unwrap()).unwrap();
-        assert_eq!(
-            RunConfig::read(&path).unwrap().model.random_weights,
-            random_weights
-        );
-    }
-}
-
-#[test]
 fn a_model_on_the_command_line_wins_over_random_weights() {
-    let config = RunConfig::resolve(&ConfigArgs {
+    let config: Result<RunConfig> = super::resolve(&ConfigArgs {
         preset: Some(Preset::Smoke),
         model: Some("somewhere".into()),
         ..ConfigArgs::default()
@@ -153,7 +243,7 @@ fn a_model_folder_chooses_the_preset_of_models() {
         "[model]\ndir = \"somewhere\"\n[learner]\nsteps = 7\n",
     )
     .unwrap();
-    let of_file = RunConfig::resolve(&ConfigArgs {
+    let of_file: Result<RunConfig> = super::resolve(&ConfigArgs {
         config: Some(path),
         ..ConfigArgs::default()
     });
@@ -163,7 +253,7 @@ fn a_model_folder_chooses_the_preset_of_models() {
     }
     let embedded = resolve(&["learner.steps=7"]).unwrap();
     assert_eq!(embedded.learner.rollout.max_context_tokens, 768);
-    let named = RunConfig::resolve(&ConfigArgs {
+    let named: Result<RunConfig> = super::resolve(&ConfigArgs {
         preset: Some(Preset::Tiny),
         set: vec!["model.dir=somewhere".to_owned()],
         ..ConfigArgs::default()
@@ -183,16 +273,12 @@ fn one_device_serves_all_parts() {
     let config = resolve(&["device=cuda:1", "dtype=bf16"]).unwrap();
     let Placement { device, dtype } = config.placement();
     assert_eq!((device, dtype), (DeviceChoice::Cuda(1), DTypeChoice::Bf16));
-    assert!(config.to_toml().unwrap().contains("device = \"cuda:1\""));
+    assert!(to_toml(&config).unwrap().contains("device = \"cuda:1\""));
     let error = resolve(&["device=gpu"]).unwrap_err().to_string();
     assert!(
         error.contains("wrong setting device") && error.contains("cuda:N"),
         "{error}"
     );
-    let error = resolve(&["actor.engine.device=cpu"])
-        .unwrap_err()
-        .to_string();
-    assert!(error.ends_with("use device"), "{error}");
 }
 
 #[test]
@@ -204,44 +290,12 @@ fn later_sources_win() {
 #[test]
 fn what_is_written_reads_back() {
     let config = resolve(&["seed=5"]).unwrap();
-    let text = config.to_toml().unwrap();
+    let text = to_toml(&config).unwrap();
     assert_eq!(text.matches("seed").count(), 1, "{text}");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.toml");
     fs::write(&path, &text).unwrap();
-    assert_eq!(RunConfig::read(&path).unwrap().to_toml().unwrap(), text);
-
-    // As earlier versions wrote it.
-    let mut table: Table = text.parse().unwrap();
-    let old = [
-        "learner.run_seed=42",
-        "learner.threads=2",
-        "actors.count=2",
-        "evaluation.transcripts=12",
-    ];
-    for assignment in old {
-        layers::merge(&mut table, layers::parse_assignment(assignment).unwrap());
-    }
-    fs::write(&path, table.to_string()).unwrap();
-    assert_eq!(RunConfig::read(&path).unwrap().to_toml().unwrap(), text);
-}
-
-#[test]
-fn moved_settings_are_read_by_either_path() {
-    for set in [
-        "env.openenv.max_sessions=7",
-        "env_node.openenv.max_sessions=7",
-    ] {
-        let config = resolve(&[set]).unwrap();
-        assert_eq!(config.env_node.openenv.max_sessions, 7, "{set}");
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("config.toml");
-    let text = "[env]\nstep_budget = 9\n[env.web]\nenabled = false\n";
-    fs::write(&path, text).unwrap();
-    let config = RunConfig::read(&path).unwrap();
-    assert!(!config.env_node.web.enabled);
-    assert_eq!(config.env.step_budget, 9);
+    assert_eq!(to_toml(&RunConfig::read(&path).unwrap()).unwrap(), text);
 }
 
 #[test]
@@ -267,11 +321,9 @@ fn errors_name_the_setting() {
         ("learner.steps=abc", "learner.steps: invalid type"),
         ("learner.rollout.shots=true", "learner.rollout.shots: "),
         ("learner.rollout.reward_profile=nice", "reward_profile"),
-        ("learner.run_seed=1", "use seed"),
-        ("warm_start.oracle.seed=1", "use seed"),
         ("seed=\"x\"", "wrong setting seed: "),
         ("seed", "KEY=VALUE"),
-        ("learner.threads=2", "use threads"),
+        ("learner.threads=2", "unknown field `threads`"),
         ("actors.count=2", "actors"),
         ("warm_start.hasty_share=2", "hasty_share"),
         ("evaluation.every_steps=12", "evaluation.every_steps is 12"),
@@ -281,11 +333,8 @@ fn errors_name_the_setting() {
     }
 }
 
-fn role<T: RoleSettings>(set: &[&str]) -> Result<T> {
-    super::resolve(&ConfigArgs {
-        set: set.iter().map(|&text| text.to_owned()).collect(),
-        ..ConfigArgs::default()
-    })
+fn role<T: RoleSettings>(assignments: &[&str]) -> Result<T> {
+    super::resolve(&set(assignments))
 }
 
 /// What only `train` cannot use does not concern a role, but a misspelt section or setting of its
@@ -314,21 +363,6 @@ fn a_role_reads_its_own_sections_only() {
 }
 
 #[test]
-fn old_names_are_todays_settings() {
-    let config = resolve(&[
-        "warm_start.habits.budget_tokens=9",
-        "learner.refill_zero_spread=false",
-        "learner.num_generations=4",
-        "env.openenv.max_sessions=3",
-    ])
-    .unwrap();
-    assert_eq!(config.warm_start.demonstrators.budget_tokens, 9);
-    assert!(!config.learner.dynamic_sampling);
-    assert_eq!(config.learner.group_size, 4);
-    assert_eq!(config.env_node.openenv.max_sessions, 3);
-}
-
-#[test]
 fn the_reference_is_current() {
     let kept = include_str!("../../../docs/settings.md");
     assert!(
@@ -342,10 +376,24 @@ fn commented_settings_are_the_settings() {
     let config = resolve(&["learner.loss.clip_high=0.28", "data.dir=somewhere"]).unwrap();
     let text = config.commented_toml().unwrap();
     let mut table: Table = text.parse().unwrap();
-    assert_eq!(table, config.to_toml().unwrap().parse::<Table>().unwrap());
+    assert_eq!(table, to_toml(&config).unwrap().parse::<Table>().unwrap());
     assert!(text.contains("# Seed of every random number"), "{text}");
-    layers::remove(&mut table, "data.dir");
+    table["data"].as_table_mut().unwrap().remove("dir");
     layers::check_paths(&table, "").unwrap();
     let error = config.check_paths().unwrap_err().to_string();
     assert!(error.contains("data.dir: somewhere"), "{error}");
+}
+
+#[test]
+fn the_ends_of_a_run_and_the_steps_that_are_due_are_evaluated() {
+    for (every_steps, last) in [(0, 1), (0, 7), (1, 4), (3, 7), (3, 9), (10, 7)] {
+        let settings = EvaluationConfig {
+            every_steps,
+            ..EvaluationConfig::default()
+        };
+        let is_evaluated = |step: &u64| [0, last].contains(step) || settings.is_due(*step, last);
+        let expected: Vec<u64> = (0..=last).filter(is_evaluated).collect();
+        let steps: Vec<u64> = settings.evaluated_steps(last).collect();
+        assert_eq!(steps, expected, "every {every_steps} of {last}");
+    }
 }

@@ -2,7 +2,6 @@
 
 use anyhow::{Context as _, Result, bail};
 use learner::{LearnerError, RefusedActor};
-use policy::Placement;
 use report::{RefusedActorRecord, RunFolder, RunInfo, RunStatus};
 
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
     model_folder,
     progress::Progress,
     run_place::RunPlace,
-    shutdown::{self, Interrupted},
+    shutdown::{self, Interrupted, shell_quoted},
 };
 
 /// A run whose training has ended.
@@ -59,7 +58,7 @@ impl EndingRun<'_> {
             self.place.save().await?;
             let command = shutdown::this_command();
             let message = format!("interrupted; continue with: {command}");
-            self.progress.say(&message);
+            self.progress.print(&message);
             bail!(Interrupted);
         }
         self.save_model()?;
@@ -69,14 +68,14 @@ impl EndingRun<'_> {
             self.results()
         );
         self.place.save().await?;
-        self.progress.say(&message);
+        self.progress.print(&message);
         self.live.linger().await;
         Ok(())
     }
 
     fn name_refused(&self, refused: &[RefusedActorRecord]) {
         for actor in refused {
-            self.progress.say(&format!(
+            self.progress.print(&format!(
                 "refused {} of the actor {:?}, the last because {}",
                 match actor.count {
                     1 => "1 call".to_owned(),
@@ -89,14 +88,10 @@ impl EndingRun<'_> {
     }
 
     fn save_model(&self) -> Result<()> {
-        let placement = Placement {
-            device: self.config.device,
-            dtype: self.config.dtype,
-        };
-        let model = newest_model(self.folder.path(), placement)?
+        let model = newest_model(self.folder.path(), self.config.placement())?
             .context("a finished run has no checkpoint: this is a bug")?;
         let (base, steps) = (&self.config.model, self.config.learner.steps);
-        model_folder::save(self.folder, model_folder::LAST, (&model, base), steps)?;
+        model_folder::save(self.folder, model_folder::LAST, &model, base, steps)?;
         Ok(())
     }
 
@@ -111,13 +106,18 @@ impl EndingRun<'_> {
             ),
             None => (String::new(), model.clone()),
         };
-        let env = self.env;
+        let evaluation = evaluation_command(&local_model, self.env);
         format!(
-            "model: {model}\nreport: {report}\n{fetch}\
-             evaluate it with: sqlenv eval --model {local_model} --env {env} --split eval\n\
+            "model: {model}\nreport: {report}\n{fetch}evaluate it with: {evaluation}\n\
              (add --data with the folder of the env-node's data, unless it is the project's own)"
         )
     }
+}
+
+/// Returns the command that evaluates a model on an env-node, for a shell.
+fn evaluation_command(model: &str, env: &str) -> String {
+    let [model, env] = [model, env].map(shell_quoted);
+    format!("sqlenv eval --model {model} --env {env} --split eval")
 }
 
 fn refused_record(actor: &RefusedActor) -> RefusedActorRecord {
@@ -131,4 +131,17 @@ fn refused_record(actor: &RefusedActor) -> RefusedActorRecord {
 fn is_replaced(fault: &anyhow::Error) -> bool {
     let fault = fault.downcast_ref();
     matches!(fault, Some(LearnerError::Replaced { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_the_next_command_as_it_is_meant() {
+        let command = evaluation_command("my runs/model", "http://a:1,http://b:1");
+        let expected =
+            "sqlenv eval --model 'my runs/model' --env http://a:1,http://b:1 --split eval";
+        assert_eq!(command, expected);
+    }
 }

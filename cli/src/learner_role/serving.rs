@@ -31,7 +31,8 @@ impl ServingLearner<'_> {
     /// The training or the server failed, or an evaluation cannot be recorded.
     pub(super) async fn train(
         &self,
-        (listener, credentials): (TcpListener, ServerCredentials),
+        listener: TcpListener,
+        credentials: ServerCredentials,
         ready: &Readiness,
         shutdown: CancellationToken,
     ) -> Result<()> {
@@ -124,12 +125,7 @@ impl ServingLearner<'_> {
     fn record_evaluation(&self, version: u64, name: &str, episodes: &[Trajectory]) -> Result<()> {
         self.evaluations.record(version, name, episodes, || {
             let model = self.learner.newest_model()?;
-            model_folder::save(
-                self.folder,
-                model_folder::BEST,
-                (&model, self.base),
-                version,
-            )?;
+            model_folder::save(self.folder, model_folder::BEST, &model, self.base, version)?;
             Ok(())
         })
     }

@@ -3,15 +3,15 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Result, bail};
-use learner::{Learner, LearnerConfig, TrainEvent, TrainingQuestion, TrustConfig};
-use policy::Model;
-use report::{
-    CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder, RunInfo, TrainingStage,
+use learner::{
+    Learner, LearnerConfig, TrainEvent, TrainingQuestion, TrustConfig, checkpoint::CHECKPOINTS,
 };
+use policy::Model;
+use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, TrainingStage};
 
+use super::Stages;
 use crate::{
     evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator},
-    live::LiveRun,
     local::{LocalRun, check_text_files, checkpoint_model, newest_model},
     model_folder::{self, is_best},
     progress,
@@ -19,68 +19,74 @@ use crate::{
     threads,
 };
 
-/// Trains from a model, or from the newest checkpoint in the folder. Returns the trained model and
-/// its number of steps.
-pub(super) async fn grpo(
-    (folder, live, info): (&RunFolder, &LiveRun, &RunInfo),
-    evaluator: &Evaluator<'_>,
-    (start_name, start): (PolicyName, Model),
-) -> Result<(Model, u64)> {
-    let config = evaluator.config;
-    let curve = LearningCurve {
-        folder,
-        live,
-        evaluator,
-        start: start_name,
-        questions: EvaluationQuestions::draw(&config.evaluation, &evaluator.setup.questions())
-            .curve,
-    };
-    let training = evaluator.setup.dataset.split("train");
-    let questions = training
-        .map(env_node::question)
-        .map(|it| TrainingQuestion::new(&it.question_id, &it.difficulty))
-        .collect();
-    curve.evaluate(&start, 0).await?;
-    check_text_files(folder.path(), &start)?;
-    let settings = LearnerConfig {
-        // The actors are part of this process: none is lost, so no group goes to another one.
-        lease_seconds: u32::MAX,
-        trust: TrustConfig::of_one_process(config.actor.concurrent_groups),
-        ..config.learner.clone()
-    };
-    let learner = Learner::open(
-        settings.clone(),
-        config.arguments(config.seed),
-        config.placement().place(&start)?,
-        questions,
-        folder.path(),
-    )?;
-    curve.catch_up(learner.snapshot().policy_version).await?;
-    let all = evaluator.setup.questions();
-    let described = (info, &settings);
-    live.begin(learner.clone(), described, start.chat.clone(), &all, folder);
-    let stage = evaluator
-        .progress
-        .stage("GRPO", config.learner.steps, "steps");
-    let mut run = LocalRun::start(
-        learner,
-        &evaluator.setup.env,
-        threads::engines(config)?,
-        (&config.actor, config.placement()),
-        evaluator.shutdown,
-    );
-    let newest_checkpoint = curve.record(&mut run, &stage).await?;
-    let step = run.finish().await?;
-    live.grpo_ended();
-    stage.finish("");
-    if step < config.learner.steps {
-        bail!(Interrupted);
+impl Stages<'_> {
+    /// Trains from a model, or from the newest checkpoint in the folder. Returns the trained model
+    /// and its number of steps.
+    pub(super) async fn grpo(&self, start_name: PolicyName, start: Model) -> Result<(Model, u64)> {
+        let Self {
+            folder,
+            live,
+            evaluator,
+            ..
+        } = self;
+        let config = evaluator.config;
+        let all = evaluator.setup.questions();
+        let curve = LearningCurve {
+            stages: self,
+            start: start_name,
+            questions: EvaluationQuestions::draw(&config.evaluation, &all).curve,
+        };
+        curve.evaluate_if_due(&start, 0).await?;
+        check_text_files(folder.path(), &start)?;
+        let (learner, settings) = self.open_learner(&start)?;
+        curve.catch_up(learner.snapshot().policy_version).await?;
+        let chat = start.chat.clone();
+        live.begin(learner.clone(), &self.info, &settings, chat, &all, folder);
+        let stage = evaluator
+            .progress
+            .stage("GRPO", config.learner.steps, "steps");
+        let mut run = LocalRun::start(
+            learner,
+            &evaluator.setup.env,
+            threads::engines(config)?,
+            &config.actor,
+            config.placement(),
+            evaluator.shutdown,
+        );
+        let newest_checkpoint = curve.record(&mut run, &stage).await?;
+        let step = run.finish().await?;
+        live.grpo_ended();
+        stage.finish("");
+        if step < config.learner.steps {
+            bail!(Interrupted);
+        }
+        let model = match &newest_checkpoint {
+            Some(path) => checkpoint_model(path, config.placement())?,
+            None => newest_model(folder.path(), config.placement())?.unwrap_or(start),
+        };
+        Ok((model, step))
     }
-    let model = match &newest_checkpoint {
-        Some(path) => checkpoint_model(path, config.placement())?,
-        None => newest_model(folder.path(), config.placement())?.unwrap_or(start),
-    };
-    Ok((model, step))
+
+    /// Opens the run's learner, and returns also its settings.
+    fn open_learner(&self, start: &Model) -> Result<(Learner, LearnerConfig)> {
+        let Evaluator { config, setup, .. } = self.evaluator;
+        let questions = setup.dataset.split("train").map(env_node::question);
+        let questions = questions.map(|it| TrainingQuestion::new(&it.question_id, &it.difficulty));
+        let settings = LearnerConfig {
+            // The actors are part of this process: none is lost, so no group goes to another one.
+            lease_seconds: u32::MAX,
+            trust: TrustConfig::of_one_process(config.actor.concurrent_groups),
+            ..config.learner.clone()
+        };
+        let learner = Learner::open(
+            settings.clone(),
+            config.arguments(config.seed),
+            config.placement().place(start)?,
+            questions.collect(),
+            self.folder.path(),
+        )?;
+        Ok((learner, settings))
+    }
 }
 
 fn note(stage: &progress::ProgressStage, step: u64, metrics: &learner::metrics::Metrics) {
@@ -96,9 +102,7 @@ fn note(stage: &progress::ProgressStage, step: u64, metrics: &learner::metrics::
 /// The learning curve: greedy and sampled accuracy on questions that the comparison table does not
 /// use.
 struct LearningCurve<'a> {
-    folder: &'a RunFolder,
-    live: &'a LiveRun,
-    evaluator: &'a Evaluator<'a>,
+    stages: &'a Stages<'a>,
     /// The policy before the first step.
     start: PolicyName,
     questions: Vec<proto::v1::Question>,
@@ -112,7 +116,7 @@ impl LearningCurve<'_> {
         run: &mut LocalRun,
         stage: &progress::ProgressStage,
     ) -> Result<Option<PathBuf>> {
-        let placement = self.evaluator.config.placement();
+        let placement = self.stages.evaluator.config.placement();
         let mut newest_checkpoint = None;
         while let Some(event) = run.next().await? {
             match event {
@@ -124,8 +128,8 @@ impl LearningCurve<'_> {
                         policy_version: step,
                         metrics,
                     };
-                    self.live.step(&record);
-                    self.folder.append_step(&record)?;
+                    self.stages.live.step(&record);
+                    self.stages.folder.append_step(&record)?;
                 }
                 // None is planned: checkpoints are evaluated here.
                 TrainEvent::Evaluation { .. } => {}
@@ -145,9 +149,10 @@ impl LearningCurve<'_> {
 
     /// Evaluates the checkpoints up to `version` whose evaluation was interrupted.
     async fn catch_up(&self, version: u64) -> Result<()> {
-        let placement = self.evaluator.config.placement();
+        let placement = self.stages.evaluator.config.placement();
+        let checkpoints = self.stages.folder.path().join(CHECKPOINTS);
         for step in 1..=version {
-            let checkpoint = self.folder.path().join(format!("checkpoints/step_{step}"));
+            let checkpoint = checkpoints.join(format!("step_{step}"));
             if checkpoint.is_dir() {
                 let model = checkpoint_model(&checkpoint, placement)?;
                 self.evaluate_if_due(&model, step).await?;
@@ -156,21 +161,11 @@ impl LearningCurve<'_> {
         Ok(())
     }
 
-    /// Evaluates the model of a step if the settings ask for it.
+    /// Evaluates the model of a step in both modes if the settings ask for it, unless the run
+    /// folder has the result.
     async fn evaluate_if_due(&self, model: &Model, step: u64) -> Result<()> {
-        let every = self.evaluator.config.evaluation.every_steps;
-        let is_due = every > 0
-            && (step.is_multiple_of(every) || step == self.evaluator.config.learner.steps);
-        if is_due {
-            self.evaluate(model, step).await
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Evaluates the model of a step in both modes, unless the run folder has the result.
-    async fn evaluate(&self, model: &Model, step: u64) -> Result<()> {
-        if self.evaluator.config.evaluation.every_steps == 0 || self.questions.is_empty() {
+        let config = self.stages.evaluator.config;
+        if !config.evaluation.is_due(step, config.learner.steps) || self.questions.is_empty() {
             return Ok(());
         }
         let policy = match step {
@@ -185,25 +180,30 @@ impl LearningCurve<'_> {
 
     /// Plays and records what the run folder lacks of an evaluation.
     async fn play(&self, model: &Model, policy: PolicyName, step: u64) -> Result<()> {
+        let Stages {
+            folder,
+            live,
+            evaluator,
+            ..
+        } = self.stages;
         let chat = Arc::new(model.chat.clone());
-        let engine = self.evaluator.engine(model, step)?;
+        let engine = evaluator.engine(model, step)?;
         for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
             let evaluated = EvaluatedPolicy { policy, step, mode };
-            if evaluated.is_recorded(self.folder, CURVE_SPLIT)? {
+            if evaluated.is_recorded(folder, CURVE_SPLIT)? {
                 continue;
             }
-            let policy = self.evaluator.model(&engine, &chat, mode)?;
-            let (evaluation, _) = self
-                .evaluator
+            let policy = evaluator.model(&engine, &chat, mode)?;
+            let (evaluation, _) = evaluator
                 .evaluate(evaluated, &[&policy], &chat, CURVE_SPLIT, &self.questions)
                 .await?;
             // The evaluation comes last: a run that stops in between writes both again.
-            if is_best(&self.folder.read()?.evaluations, &evaluation) {
-                let base = &self.evaluator.config.model;
-                model_folder::save(self.folder, model_folder::BEST, (model, base), step)?;
+            if is_best(&folder.evaluations()?, &evaluation) {
+                let base = &evaluator.config.model;
+                model_folder::save(folder, model_folder::BEST, model, base, step)?;
             }
-            self.folder.append_evaluation(&evaluation)?;
-            self.live.evaluated(self.folder);
+            folder.append_evaluation(&evaluation)?;
+            live.evaluated(folder);
         }
         Ok(())
     }

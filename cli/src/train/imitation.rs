@@ -7,56 +7,55 @@ use learner::sft::SftConfig;
 use policy::Model;
 use report::{RunFolder, TrainingStage};
 
-use super::SFT_CHECKPOINTS;
+use super::{SFT_CHECKPOINTS, Stages};
 use crate::{
     demonstrations::demonstrations,
-    evaluation::Evaluator,
-    imitation::{ImitationTrainer, remove_checkpoints},
     setup::open_model,
+    supervised::{ImitationTrainer, TrainingTotals, remove_checkpoints},
 };
 
 const FOLDER: &str = "oracle-imitation";
 /// The title of the training, which also seeds random numbers.
 const TITLE: &str = "imitating the oracle, to compare";
 
-/// Returns the model: the one in the run folder, or a newly trained one. Returns `None` if the
-/// settings want none.
-pub(super) async fn oracle_imitation(
-    folder: &RunFolder,
-    evaluator: &Evaluator<'_>,
-    start: &Model,
-) -> Result<Option<Model>> {
-    let config = evaluator.config;
-    if !config.imitation.enabled {
-        return Ok(None);
-    }
-    let dir = folder.path().join(FOLDER);
-    let checkpoints = folder.path().join(SFT_CHECKPOINTS);
-    if dir.is_dir() {
-        // They are still there after a kill right behind the save.
+impl Stages<'_> {
+    /// Returns the model: the one in the run folder, or a newly trained one. Returns `None` if the
+    /// settings want none.
+    pub(super) async fn oracle_imitation(&self, start: &Model) -> Result<Option<Model>> {
+        let (folder, evaluator) = (&self.folder, &self.evaluator);
+        let config = evaluator.config;
+        if !config.imitation.enabled {
+            return Ok(None);
+        }
+        let dir = folder.path().join(FOLDER);
+        let checkpoints = folder.path().join(SFT_CHECKPOINTS);
+        if dir.is_dir() {
+            // They are still there after a kill right behind the save.
+            remove_checkpoints(&checkpoints, &[TITLE]);
+            return Ok(Some(open_model(&dir, config.placement())?));
+        }
+        let budget_tokens = match config.imitation.sft.budget_tokens {
+            0 => grpo_tokens(folder)? * config.learner.num_iterations,
+            budget => budget,
+        };
+        if budget_tokens == 0 {
+            let why = "GRPO trained on no tokens, so no imitation is compared with it";
+            evaluator.progress.print(why);
+            return Ok(None);
+        }
+        let mix = DemonstratorMix::default();
+        let episodes = demonstrations(evaluator, "oracle", start, mix).await?;
+        let trainer = ImitationTrainer::of(evaluator, checkpoints.clone());
+        let sft = SftConfig {
+            budget_tokens,
+            ..config.imitation.sft.clone()
+        };
+        let before = TrainingTotals::default();
+        let (model, _) = trainer.imitate(TITLE, start, &episodes, &sft, before)?;
+        model.save(&dir)?;
         remove_checkpoints(&checkpoints, &[TITLE]);
-        return Ok(Some(open_model(&dir, config.placement())?));
+        Ok(Some(model))
     }
-    let budget_tokens = match config.imitation.sft.budget_tokens {
-        0 => grpo_tokens(folder)? * config.learner.num_iterations,
-        budget => budget,
-    };
-    if budget_tokens == 0 {
-        let why = "GRPO trained on no tokens, so no imitation is compared with it";
-        evaluator.progress.say(why);
-        return Ok(None);
-    }
-    let mix = DemonstratorMix::default();
-    let episodes = demonstrations(evaluator, "oracle", start, mix).await?;
-    let trainer = ImitationTrainer::of(evaluator, Some(checkpoints.clone()));
-    let sft = SftConfig {
-        budget_tokens,
-        ..config.imitation.sft.clone()
-    };
-    let (model, _) = trainer.imitate(TITLE, start, &episodes, &sft, None)?;
-    model.save(&dir)?;
-    remove_checkpoints(&checkpoints, &[TITLE]);
-    Ok(Some(model))
 }
 
 /// Returns the number of tokens of the groups that GRPO trained on. Groups that it only sampled do

@@ -15,7 +15,7 @@ use report::{RunFolder, RunInfo, RunStatus, StageTime};
 
 use crate::{
     args::{ConfigArgs, DEFAULT_RUNS_DIR, TrainArgs},
-    config::RunConfig,
+    config::{self, RunConfig},
     live::LiveRun,
     progress::Progress,
     run_info::{check_data, run_info},
@@ -52,7 +52,7 @@ impl PlannedRun {
             Some(name) => RunTarget::New(args.runs_dir.join(folder_name(name)?)),
             None => RunTarget::NextIn(args.runs_dir.clone()),
         };
-        let config = RunConfig::resolve(&args.config)?;
+        let config = config::resolve(&args.config)?;
         if let RunTarget::New(path) = &target
             && path.join(SETTINGS).exists()
         {
@@ -73,7 +73,7 @@ impl PlannedRun {
         let earlier = RunConfig::read(&path.join(SETTINGS))
             .with_context(|| format!("{} cannot be resumed", path.display()))?;
         ensure!(
-            earlier.to_toml()? == config.to_toml()?,
+            config::to_toml(&earlier)? == config::to_toml(&config)?,
             "{} has other settings than this command; give the settings of its {SETTINGS}, or \
              choose another --name",
             path.display()
@@ -118,9 +118,9 @@ impl PlannedRun {
         };
         let folder = RunFolder::create(&path)?;
         if is_new {
-            folder.write_config(&self.config.to_toml()?)?;
+            folder.write_config(&config::to_toml(&self.config)?)?;
         }
-        progress.say(&format!("run folder: {}", path.display()));
+        progress.print(&format!("run folder: {}", path.display()));
         let known = folder.read()?;
         Ok(OpenRun {
             name: path.file_name().unwrap_or_default().display().to_string(),
@@ -139,27 +139,28 @@ pub(super) struct OpenRun {
     pub(super) live: LiveRun,
     config: RunConfig,
     name: String,
-    pub(super) info: Option<RunInfo>,
+    info: Option<RunInfo>,
     timing: Vec<StageTime>,
 }
 
 impl OpenRun {
-    /// Records the model, the data and the command of the run.
-    pub(super) fn describe(&mut self, setup: &Setup, base: &Model) -> Result<()> {
+    /// Records the model, the data and the command of the run, and returns them.
+    pub(super) fn describe(&mut self, setup: &Setup, base: &Model) -> Result<RunInfo> {
         let mut questions = BTreeMap::new();
         for question in &setup.dataset.questions {
             *questions.entry(question.split.clone()).or_insert(0) += 1;
         }
-        let (config, name) = (&self.config, &self.name);
-        let of_run = (config.seed, &config.model, config.placement());
+        let config = &self.config;
+        let placement = config.placement();
+        let started = run_info(&self.name, config.seed, &config.model, placement, base)?;
         let mut info = RunInfo {
             dataset: setup.dataset.name.clone(),
-            data_sha256: Some(setup.data_sha256.clone()),
+            data_sha256: setup.data_sha256.clone(),
             databases: setup.dataset.databases.len() as u64,
             questions,
-            warm_start: warm_start::description(&self.config.warm_start),
+            warm_start: warm_start::description(&config.warm_start),
             eval_queries_in_train: Some(data::queries_in_train(&setup.dataset, "eval") as u64),
-            ..run_info(name, of_run, base)?
+            ..started
         };
         check_data(self.info.as_ref(), &info)?;
         if let Some(earlier) = self.info.take() {
@@ -167,8 +168,8 @@ impl OpenRun {
             info.command = earlier.command;
         }
         self.folder.write_info(&info)?;
-        self.info = Some(info);
-        Ok(())
+        self.info = Some(info.clone());
+        Ok(info)
     }
 
     /// Waits for a stage and records its duration every few seconds, so that the folder of a killed

@@ -27,7 +27,8 @@ impl Lines {
             .filter(|it| it.stage == TrainingStage::Grpo);
         let newest = steps.clone().map(|it| it.step).max();
         // A learner that was resumed from a checkpoint repeats steps.
-        let first = self.last_step.or(newest.map(|step| step - 1)).min(newest);
+        let before_newest = newest.map(|step| step.saturating_sub(1));
+        let first = self.last_step.or(before_newest).min(newest);
         for step in steps.filter(|step| Some(step.step) > first) {
             lines.push(step_line(status, step));
         }
@@ -76,17 +77,9 @@ impl Lines {
 }
 
 fn step_line(status: &LiveStatus, step: &LearnerStepRecord) -> String {
-    let mut line = match status.settings.steps {
-        None => format!("step {}", step.step),
-        Some(steps) => format!("step {}/{steps}", step.step),
-    };
-    for (name, metric) in [
-        ("reward", "reward"),
-        ("loss", "loss"),
-        ("entropy", "entropy"),
-        ("kl", "kl"),
-    ] {
-        if let Some(value) = step.metrics.get(metric) {
+    let mut line = status.position_of(step.step);
+    for name in ["reward", "loss", "entropy", "kl"] {
+        if let Some(value) = step.metrics.get(name) {
             line += &format!("  {name} {}", number::value(*value));
         }
     }
@@ -156,6 +149,15 @@ mod tests {
         let said = lines.of_status(&ended);
         assert_eq!(said[0], "the learner answers again");
         assert_eq!(said.last().unwrap(), "the run has finished: step 30/40");
+    }
+
+    #[test]
+    fn a_step_zero_of_a_foreign_run_is_passed_over() {
+        let mut foreign = status();
+        foreign.steps.truncate(1);
+        foreign.steps[0].step = 0;
+        let shown = Lines::default().of_status(&foreign);
+        assert!(!shown.iter().any(|it| it.starts_with("step ")), "{shown:?}");
     }
 
     #[test]

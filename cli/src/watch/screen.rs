@@ -1,6 +1,6 @@
 //! The screen of `sqlenv watch`.
 //!
-//! Pure: a view and a size give the same screen. A part for which there is no room is left out,
+//! Pure. A view and a size give the same screen. A part for which there is no room is left out,
 //! the least important first.
 
 mod charts;
@@ -130,13 +130,8 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, status: &LiveStatus) {
         ),
         Span::raw(format!("  {}", state(status))),
     ];
-    for (name, metric) in [
-        ("reward", "reward"),
-        ("loss", "loss"),
-        ("entropy", "entropy"),
-        ("kl", "kl"),
-    ] {
-        if let Some(value) = status.metric(metric) {
+    for name in ["reward", "loss", "entropy", "kl"] {
+        if let Some(value) = status.metric(name) {
             spans.push(Span::raw(format!("  {name} ")).dim());
             spans.push(Span::raw(number::value(value)));
         }

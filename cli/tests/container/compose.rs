@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::{
     http::free_address,
-    podman::{Podman, VERSION, told, world_readable},
+    podman::{Podman, VERSION, succeeded, world_readable},
     queries::Prometheus,
 };
 
@@ -67,7 +67,7 @@ impl Compose {
 
     fn run(&self, arguments: &[&str]) {
         let output = self.command(arguments).output();
-        told(&output.expect("podman-compose is missing; install it with pip"));
+        succeeded(&output.expect("podman-compose is missing; install it with pip"));
     }
 
     /// The name of a replica of a service.
@@ -113,8 +113,8 @@ impl Compose {
         let started = Instant::now();
         while !is_reached() {
             let learner = self.container("learner", 1);
-            let said = || self.podman.said(&learner);
-            assert!(started.elapsed() < PATIENCE, "{what}: {}", said());
+            let log = || self.podman.log_of(&learner);
+            assert!(started.elapsed() < PATIENCE, "{what}: {}", log());
             sleep(Duration::from_millis(200));
         }
     }
@@ -158,7 +158,7 @@ pub(crate) fn has_weights(run: &Path, expected: &[u8]) {
     }
     let kept = root().join("target/differing-run");
     let _ = fs::remove_dir_all(&kept);
-    told(
+    succeeded(
         &Command::new("cp")
             .arg("-r")
             .args([run, &kept])
@@ -175,7 +175,7 @@ pub(crate) fn settings_and_secrets(folder: &TempDir) -> (PathBuf, PathBuf) {
     fs::write(&settings, SETTINGS).unwrap();
     let secrets = folder.path().join("secrets");
     let mut script = Command::new(root().join("deploy/secrets.sh"));
-    told(&script.arg(&secrets).output().unwrap());
+    succeeded(&script.arg(&secrets).output().unwrap());
     (settings, secrets)
 }
 
@@ -189,7 +189,7 @@ pub(crate) fn weights_of_one_process(folder: &Path, settings: &Path) -> Vec<u8> 
     train
         .arg(root().join("target/image/data"))
         .stdout(Stdio::null());
-    told(&train.output().unwrap());
+    succeeded(&train.output().unwrap());
     weights(&folder.join("one"))
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn weights_of_one_process(folder: &Path, settings: &Path) -> Vec<u8> 
 pub(crate) fn a_cluster_survives(podman: &Rc<Podman>) {
     let folder = tempfile::tempdir().unwrap();
     let (settings, secrets) = settings_and_secrets(&folder);
-    told(
+    succeeded(
         &Command::new(root().join("deploy/test/prometheus.sh"))
             .output()
             .unwrap(),

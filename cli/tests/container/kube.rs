@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     compose::{has_weights, root, settings_and_secrets, weights_of_one_process},
-    podman::{Podman, told},
+    podman::{Podman, succeeded},
 };
 
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -41,7 +41,7 @@ impl<'a> Played<'a> {
         let mut child = command.spawn().unwrap();
         let document = self.document.as_bytes();
         child.stdin.take().unwrap().write_all(document).unwrap();
-        told(&child.wait_with_output().unwrap());
+        succeeded(&child.wait_with_output().unwrap());
     }
 
     /// Waits until a container has ended by itself with success.
@@ -50,8 +50,8 @@ impl<'a> Played<'a> {
         let format = "--format={{.State.Status}} {{.State.ExitCode}}";
         let started = Instant::now();
         while self.podman.ask(&["inspect", format, container]) != "exited 0" {
-            let said = || self.podman.said(container);
-            assert!(started.elapsed() < PATIENCE, "{container}: {}", said());
+            let log = || self.podman.log_of(container);
+            assert!(started.elapsed() < PATIENCE, "{container}: {}", log());
             sleep(Duration::from_millis(200));
         }
     }
@@ -84,7 +84,7 @@ impl Drop for Played<'_> {
 /// Returns what a program prints.
 fn output(program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
-    told(
+    succeeded(
         &command
             .args(arguments)
             .current_dir(root())
@@ -96,7 +96,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
 pub(crate) fn an_overlay_runs_to_the_end(podman: &Rc<Podman>) {
     let folder = tempfile::tempdir().unwrap();
     let (_, secrets) = settings_and_secrets(&folder);
-    let settings = root().join(OVERLAY).join("settings.toml");
+    let settings = root().join("deploy/kubernetes/overlays/cpu-test/settings.toml");
     let expected = weights_of_one_process(folder.path(), &settings);
 
     let files = format!("--from-file={}", secrets.display());

@@ -57,11 +57,11 @@ impl Podman {
     /// Runs `podman`, which must succeed, and returns its output.
     pub(crate) fn ask(&self, arguments: &[&str]) -> String {
         let output = self.command("podman", arguments).output().unwrap();
-        told(&output)
+        succeeded(&output)
     }
 
     /// Returns what a container has printed.
-    pub(crate) fn said(&self, container: &str) -> String {
+    pub(crate) fn log_of(&self, container: &str) -> String {
         let output = self
             .command("podman", &["logs", container])
             .output()
@@ -112,7 +112,7 @@ pub(crate) fn world_readable(folder: &Path) {
 }
 
 /// Returns the output of a program, which must have succeeded.
-pub(crate) fn told(output: &Output) -> String {
+pub(crate) fn succeeded(output: &Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use crate::program::{serve, sqlenv};
 
-/// Runs the program, expects failure, and returns what it said.
+/// Runs the program, expects failure, and returns what it printed.
 fn complaint(args: &[&str]) -> String {
     let output = sqlenv(args).output().unwrap();
     assert!(!output.status.success(), "{args:?} should fail");
@@ -16,7 +16,7 @@ fn check(args: &[&str], parts: &[&str]) {
     for part in parts {
         assert!(
             text.contains(part),
-            "{args:?} should mention {part:?}, said: {text}"
+            "{args:?} should mention {part:?}, printed: {text}"
         );
     }
     assert!(!text.contains("panicked"), "{text}");
@@ -44,7 +44,9 @@ fn wrong_words() {
     ] {
         check(&["bench", "env", flag], &[value, "give"]);
     }
-    check(&["eval"], &["--model", "--policy random"]);
+    let groups = ["bench", "policy", "--parts", "groups", "--rows", "4"];
+    check(&groups, &["--rows", "multiple of 8"]);
+    check(&["eval"], &["--model", "--policy base"]);
     let random = ["eval", "--policy", "random"];
     for (flag, value, part) in [
         ("--shots", "2", "0, 1 or 3"),
@@ -77,6 +79,18 @@ fn wrong_words() {
         ],
         &["--env", "http://HOST:PORT"],
     );
+}
+
+#[test]
+fn numbers_of_procedural_data_beyond_the_limits() {
+    for (flag, value, part) in [
+        ("--databases", "0", "1..=1000000"),
+        ("--questions", "18446744073709551615", "1..=10000"),
+        ("--declared-percent", "101", "..=100"),
+    ] {
+        let args = ["data", "procedural", "--out", "words", flag, value];
+        check(&args, &[flag, part]);
+    }
 }
 
 #[test]
@@ -180,6 +194,26 @@ fn an_env_node_with_other_data_is_named_before_anything_is_played() {
         ],
         &[&address, "other data", "--data", "--databases"],
     );
+}
+
+/// The preset of model folders has contexts of 4,096 tokens, and this model has 2,048 positions.
+#[test]
+fn contexts_beyond_the_model_are_refused_before_a_run_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs_dir = dir.path().to_str().unwrap();
+    let model = ["--model", "policy/embedded"];
+    let parts = ["learner.rollout.max_context_tokens: is 4096", "2048"];
+    check(
+        &[&["train", "--runs-dir", runs_dir][..], &model].concat(),
+        &parts,
+    );
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+
+    let (_node, address) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let run_dir = dir.path().join("run");
+    let learner = ["learner", "--listen", "127.0.0.1:0", "--env", &address];
+    let run = ["--run-dir", run_dir.to_str().unwrap()];
+    check(&[&learner[..], &run, &model].concat(), &parts);
 }
 
 #[test]

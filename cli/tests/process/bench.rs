@@ -75,3 +75,22 @@ fn a_policy_is_measured_sampling_and_learning() {
         assert!(rows[3][6].parse::<u64>().unwrap() > 0, "{rows:?}");
     }
 }
+
+#[test]
+fn a_cluster_is_measured() {
+    let rows = table(&[
+        "bench",
+        "cluster",
+        "--preset=smoke",
+        "--env-nodes=1",
+        "--episodes=4",
+        "--latencies-ms=0",
+        "--steps=3",
+        "--repeats=1",
+    ]);
+    let [row] = &rows[..] else {
+        panic!("{rows:?}");
+    };
+    assert_eq!(row[..2], ["4", "0 ms"]);
+    assert!(row[2].parse::<u64>().unwrap() > 0, "{row:?}");
+}

@@ -34,10 +34,9 @@ fn compare(args: &[&str]) -> (Option<i32>, String, Value) {
 
 #[test]
 fn policies_have_the_same_questions_and_the_results_of_eval() {
-    let args =
-        "random base oracle --splits eval,eval-unseen --questions 20 --samples 2 --shots 0,1";
-    let (code, said, json) = compare(&args.split(' ').collect::<Vec<_>>());
-    assert_eq!(code, Some(0), "{said}");
+    let args = "random base oracle --split eval,eval-unseen --questions 20 --samples 2 --shots 0,1";
+    let (code, printed, json) = compare(&args.split(' ').collect::<Vec<_>>());
+    assert_eq!(code, Some(0), "{printed}");
     let rows = json["rows"].as_array().unwrap();
     let of = |policy: &str, split: &str, shots: u32| {
         let is_it = |row: &&Value| {
@@ -59,7 +58,7 @@ fn policies_have_the_same_questions_and_the_results_of_eval() {
         (sampled["pass_at"]["1"].as_f64().unwrap() - mean).abs() < 1e-12,
         "{sampled}"
     );
-    assert!(said.contains("p < 0.001"), "{said}");
+    assert!(printed.contains("p < 0.001"), "{printed}");
 
     let eval = "eval --policy base --split eval-unseen --questions 20";
     let output = sqlenv(&eval.split(' ').collect::<Vec<_>>())
@@ -96,8 +95,8 @@ fn the_table_of_a_report_comes_out_of_a_comparison() {
 
     for split in ["eval", "eval-unseen/domain"] {
         let args = ["random", "base", run_name, "oracle", "--split", split];
-        let (code, said, json) = compare(&args);
-        assert_eq!(code, Some(0), "{said}");
+        let (code, printed, json) = compare(&args);
+        assert_eq!(code, Some(0), "{printed}");
         let table = evaluations(&run);
         for (policy, step, row) in [
             ("random", 0, 0),
@@ -162,9 +161,9 @@ fn a_served_model_plays_by_messages() {
     let policy = format!("openai:http://{address}/v1,small");
     let key = key.to_str().unwrap();
     let args = ["oracle", &policy, "--questions", "3", "--api-key-file", key];
-    let (code, said, json) = compare(&args);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(!said.contains("secret"), "{said}");
+    let (code, printed, json) = compare(&args);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(!printed.contains("secret"), "{printed}");
     let row = &json["rows"][1];
     assert_eq!(row["policy"], policy.as_str());
     assert_eq!(row["greedy"]["mean_steps"], 2.0);
@@ -226,8 +225,8 @@ fn what_cannot_be_compared_is_named() {
         (&[&elsewhere, "--questions", "2"], "answers 404"),
     ];
     for (args, named) in table {
-        let (code, said, _) = compare(args);
-        assert_eq!(code, Some(1), "{args:?}: {said}");
-        assert!(said.contains(named), "{args:?}: {said}");
+        let (code, printed, _) = compare(args);
+        assert_eq!(code, Some(1), "{args:?}: {printed}");
+        assert!(printed.contains(named), "{args:?}: {printed}");
     }
 }

@@ -14,7 +14,7 @@ fn text(output: &Output) -> String {
 }
 
 /// Runs a command that succeeds.
-fn said(args: &[&str]) -> String {
+fn printed_by(args: &[&str]) -> String {
     let output = run(args);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output));
     text(&output)
@@ -52,13 +52,13 @@ fn the_worked_example_runs_as_the_page_says() {
         "--left-out",
         &left_out,
     ];
-    let said_first = said(&import);
+    let imported = printed_by(&import);
     let page = include_str!("../../../docs/data.md");
     let shown = page
         .split("\n```\n")
         .find(|it| it.starts_with("bookshop: "))
         .unwrap();
-    assert_parts(&said_first, &shown.lines().collect::<Vec<_>>());
+    assert_parts(&imported, &shown.lines().collect::<Vec<_>>());
     let line = fs::read_to_string(&left_out).unwrap();
     let line: serde_json::Value = serde_json::from_str(line.trim()).unwrap();
     assert_eq!(
@@ -66,14 +66,14 @@ fn the_worked_example_runs_as_the_page_says() {
         (&6.into(), &"bookshop".into())
     );
     assert_parts(
-        &said(&["data", "check", &out]),
+        &printed_by(&["data", "check", &out]),
         &["2 databases, 10 questions", "0 problems"],
     );
     assert_parts(
-        &said(&["data", "list", &out]),
+        &printed_by(&["data", "list", &out]),
         &["bookshop: eval 3, train 3", "sensors: train 4"],
     );
-    let listed = said(&[
+    let listed = printed_by(&[
         "data",
         "list",
         &out,
@@ -90,13 +90,13 @@ fn the_worked_example_runs_as_the_page_says() {
     );
     let id = listed.split('\t').next().unwrap();
     let played = ["play", "--policy", "base", "--data", &out, "--question", id];
-    assert_parts(&said(&played), &["Gold SQL: "]);
+    assert_parts(&printed_by(&played), &["Gold SQL: "]);
     let one = ["data", "stats", &out, "--databases", "sensors"];
-    assert_parts(&said(&one), &["4 questions, 1 databases"]);
+    assert_parts(&printed_by(&one), &["4 questions, 1 databases"]);
     let evaluated = [
         "eval", "--policy", "oracle", "--split", "eval", "--data", &out,
     ];
-    assert_parts(&said(&evaluated), &["100.0"]);
+    assert_parts(&printed_by(&evaluated), &["100.0"]);
 }
 
 /// Writes a folder of Spider's layout with one good record, and others.
@@ -131,7 +131,7 @@ fn checks_and_counts_tell_the_truth() {
     let databases = ["--databases", "all"];
     for command in ["check", "stats"] {
         let args = [&["data", command, &folder], &databases[..]].concat();
-        assert_parts(&said(&args), &["the gold SQL returns no row"]);
+        assert_parts(&printed_by(&args), &["the gold SQL returns no row"]);
     }
     let wrong = ("Who?", "SELECT nme FROM pets");
     spider(&dir.path().join("wrong"), &[empty, wrong]);
@@ -185,8 +185,8 @@ fn imports_that_cannot_be_are_refused() {
         .unwrap();
     let database = database.to_str().unwrap();
     assert_parts(
-        &said(&["data", "import", out, "--database", database]),
+        &printed_by(&["data", "import", out, "--database", database]),
         &["view v is left out: it cannot be read (spends more than"],
     );
-    said(&["data", "check", out]);
+    printed_by(&["data", "check", out]);
 }

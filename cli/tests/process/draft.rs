@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::program::{Running, sqlenv};
+use crate::{
+    endings::signal,
+    program::{Running, sqlenv},
+};
 
 fn output(args: &[&str]) -> (bool, String) {
     let output = sqlenv(args).output().unwrap();
@@ -70,7 +73,7 @@ fn wrong_requests_name_the_remedy() {
         assert!(!is_ok, "{text}");
         text
     };
-    assert!(draft(&["--words", words]).contains("did you mean `one`?"));
+    assert!(draft(&["--words", words]).contains("expected one of `one`"));
     assert!(draft(&[file, "--words", words]).contains("--words is for one --database"));
     assert!(draft(&["--count", "0"]).contains("at least one question"));
 }
@@ -112,12 +115,8 @@ fn an_interrupted_draft_leaves_no_folder() {
     let mut command = draft("100000000");
     let child = command.stderr(Stdio::null()).stdout(Stdio::null());
     let mut running = Running(child.spawn().unwrap());
-    wait_for(&path(".data.draft/databases/shop/shop.sqlite"));
-    let told = Command::new("kill")
-        .args(["-INT", &running.0.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(told.success());
+    wait_for(&path(".data.new/databases/shop/shop.sqlite"));
+    signal(&running, "INT");
     assert_eq!(running.0.wait().unwrap().code(), Some(130));
     assert!(!path("data").exists());
     let output = draft("5").output().unwrap();

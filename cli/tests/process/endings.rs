@@ -5,7 +5,14 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::program::{Running, serve, serve_and_hear, sqlenv};
+use crate::program::{Running, serve, serve_with_log, sqlenv};
+
+/// Sends a signal, such as `INT`.
+pub(crate) fn signal(process: &Running, signal: &str) {
+    let mut kill = Command::new("kill");
+    kill.args(["-s", signal, &process.0.id().to_string()]);
+    assert!(kill.status().unwrap().success());
+}
 
 /// One SIGINT ends a command that cannot be resumed.
 #[test]
@@ -26,11 +33,7 @@ fn an_evaluation_ends_at_the_first_signal() {
         .unwrap()
         .starts_with("random on train")
     {}
-    let told = Command::new("kill")
-        .args(["-INT", &running.0.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(told.success());
+    signal(&running, "INT");
     assert_eq!(running.0.wait().unwrap().code(), Some(130));
     let last = lines.last().unwrap().unwrap();
     assert_eq!(last, "interrupted");
@@ -45,22 +48,18 @@ fn a_learner_ends_with_the_command_that_continues() {
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
     let mut args = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
     args.extend(["--env", &env, "--run-dir", run_dir]);
-    let (mut learner, _, heard) = serve_and_hear(&mut sqlenv(&args));
-    let told = Command::new("kill")
-        .args(["-INT", &learner.0.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(told.success());
+    let (mut learner, _, log) = serve_with_log(&mut sqlenv(&args));
+    signal(&learner, "INT");
     assert_eq!(learner.0.wait().unwrap().code(), Some(130));
-    let heard = heard.join().unwrap();
+    let log = log.join().unwrap();
     let command = format!("sqlenv {} '{run_dir}'", args[..args.len() - 1].join(" "));
-    assert!(heard.contains(&command), "{command}: {heard}");
+    assert!(log.contains(&command), "{command}: {log}");
 }
 
 /// Kubernetes would take an evicted actor that ends with 0 for one whose run is over, and start no
 /// other.
 #[test]
-fn an_actor_that_a_signal_ends_says_so() {
+fn an_actor_that_a_signal_ends_exits_with_130() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
@@ -74,11 +73,7 @@ fn an_actor_that_a_signal_ends_says_so() {
     let mut lines = BufReader::new(actor.0.stderr.take().unwrap()).lines();
     let begun = lines.find(|line| line.as_ref().unwrap().starts_with("actor "));
     assert!(begun.is_some());
-    let told = Command::new("kill")
-        .args(["-TERM", &actor.0.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(told.success());
+    signal(&actor, "TERM");
     assert_eq!(actor.0.wait().unwrap().code(), Some(130));
 }
 
@@ -91,11 +86,11 @@ fn a_reader_may_leave() {
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    let mut said = String::new();
+    let mut errors = String::new();
     let stderr = child.stderr.as_mut().unwrap();
-    stderr.read_to_string(&mut said).unwrap();
-    assert!(child.wait().unwrap().success(), "{said}");
-    assert!(!said.contains("panicked"), "{said}");
+    stderr.read_to_string(&mut errors).unwrap();
+    assert!(child.wait().unwrap().success(), "{errors}");
+    assert!(!errors.contains("panicked"), "{errors}");
 }
 
 /// A job that is started again continues its run, and does not mix two runs of one name.

@@ -1,12 +1,12 @@
 //! Tests that a distributed run has the evaluations of a local one.
 
-use std::{collections::BTreeMap, fs, net::TcpListener, path::Path, thread::sleep, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, thread::sleep, time::Duration};
 
 use serde_json::Value;
 
 use crate::{
-    program::{serve, sqlenv},
-    second_learner::start_actor,
+    http::free_address,
+    program::{serve, sqlenv, start_actor},
 };
 
 const SETTINGS: [&str; 9] = [
@@ -34,12 +34,6 @@ pub(crate) fn evaluations(run_dir: &Path) -> BTreeMap<String, Value> {
 
 pub(crate) fn weights(run_dir: &Path) -> Vec<u8> {
     fs::read(run_dir.join("model/model.safetensors")).unwrap()
-}
-
-/// Returns a free address. A restarted learner needs the address of the first.
-pub(crate) fn free_address() -> String {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().to_string()
 }
 
 /// Checks that both runs have the same best model, and that models have a card.
@@ -74,6 +68,7 @@ fn three_processes_give_the_weights_and_the_table_of_one() {
 
     let three = dir.path().join("three");
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    // A restarted learner needs the address of the first.
     let listen = free_address();
     let run_dir = three.to_str().unwrap();
     let args = [
@@ -87,7 +82,7 @@ fn three_processes_give_the_weights_and_the_table_of_one() {
     ];
     let args = [&args, &settings[..]].concat();
     let (mut learner, address) = serve(&args);
-    let _actor = start_actor(&env, &address);
+    let _actor = start_actor(&env, &address, &[]);
     while !evaluations(&three).keys().any(|key| key.contains("base")) {
         assert!(learner.0.try_wait().unwrap().is_none(), "ended early");
         sleep(Duration::from_millis(10));

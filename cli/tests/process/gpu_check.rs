@@ -59,8 +59,8 @@ fn the_checks_pass_on_the_cpu_and_are_written_down() {
         ]
     );
     for check in checks.iter().filter(|check| check["status"] == "passed") {
-        let figures = check["figures"].as_array().unwrap();
-        assert!(!figures.is_empty(), "{check} measures nothing");
+        let measurements = check["measurements"].as_array().unwrap();
+        assert!(!measurements.is_empty(), "{check} measures nothing");
     }
     let page = fs::read_to_string(folder.path().join("gpu-check.md")).unwrap();
     assert!(
@@ -88,7 +88,7 @@ fn without_a_device_nothing_counts_as_checked() {
 }
 
 #[test]
-fn doctor_says_what_it_finds_in_words_and_as_json() {
+fn doctor_reports_what_it_finds_in_words_and_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("doctor.json");
     let output = sqlenv(&["doctor", "--json"]).arg(&file).output().unwrap();

@@ -7,12 +7,10 @@ use std::{
     thread,
 };
 
-use crate::program::{serve, sqlenv};
-
-fn free_address() -> String {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().to_string()
-}
+use crate::{
+    http::free_address,
+    program::{serve, sqlenv},
+};
 
 fn health(address: &str) -> Output {
     sqlenv(&["health", address]).output().unwrap()

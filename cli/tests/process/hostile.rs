@@ -3,7 +3,7 @@
 //!
 //! A proxy between an actor and the learner changes what the actor submits.
 
-use std::{fs, path::Path, pin::Pin, process::Stdio, thread::sleep, time::Duration};
+use std::{fs, path::Path, pin::Pin, thread::sleep, time::Duration};
 
 use futures::Stream;
 use proto::{
@@ -19,10 +19,10 @@ use tokio::runtime::Runtime;
 use tonic::{Request, Response, Status, transport::Server};
 
 use crate::{
-    evaluation::{free_address, weights},
-    program::{Running, serve, serve_and_hear, sqlenv},
+    evaluation::weights,
+    http::{free_address, get},
+    program::{Running, serve, serve_with_log, sqlenv, start_actor},
     second_learner::{learner_args, trained_alone},
-    watching::get,
 };
 
 /// Changes what an actor submits.
@@ -124,7 +124,7 @@ fn inflate_results(part: &mut SubmitEvaluationRequest) {
     }
 }
 
-/// Recorded with other weights, say.
+/// As if they were recorded with other weights.
 fn spoil_logprobs(group: &mut SubmitRequest) {
     let trajectories = group.trajectories.iter_mut();
     for segment in trajectories.flat_map(|it| &mut it.segments) {
@@ -145,7 +145,7 @@ fn a_run_with_bad_actors_ends_with_the_weights_of_the_honest_ones_and_names_them
     let mut args = learner_args("127.0.0.1:0", &env, run.to_str().unwrap());
     let admin = free_address();
     args.extend(["--admin", &admin]);
-    let (mut learner, address, said) = serve_and_hear(&mut sqlenv(&args));
+    let (mut learner, address, log) = serve_with_log(&mut sqlenv(&args));
     let runtime = Runtime::new().unwrap();
     let liars_learner = proxy(&runtime, &address, Change::Group(inflate_rewards));
     let brokens_learner = proxy(&runtime, &address, Change::Group(spoil_logprobs));
@@ -159,7 +159,7 @@ fn a_run_with_bad_actors_ends_with_the_weights_of_the_honest_ones_and_names_them
     let broken = actor("broken", &env, &brokens_learner);
     let refused = "learner_groups_refused_total{reason=\"logprobs\"}";
     let is_refused = |line: &str| line.starts_with(refused) && !line.ends_with(" 0");
-    let metrics = || get(&admin, "/metrics").unwrap().1;
+    let metrics = || get(&admin, "/metrics").unwrap();
     while !metrics().lines().any(is_refused) {
         assert!(learner.0.try_wait().unwrap().is_none(), "ended early");
         sleep(Duration::from_millis(20));
@@ -170,17 +170,15 @@ fn a_run_with_bad_actors_ends_with_the_weights_of_the_honest_ones_and_names_them
     let _honest = ["first", "second"].map(|id| actor(id, &env, &address));
     assert!(learner.0.wait().unwrap().success());
     assert!(weights(&run) == expected, "only honest groups count");
-    the_bad_ones_are_named(&run, &said.join().unwrap());
+    the_bad_ones_are_named(&run, &log.join().unwrap());
 }
 
 fn actor(id: &str, env: &str, learner: &str) -> Running {
-    let args = ["actor", "--env", env, "--learner", learner, "--id", id];
-    let actor = sqlenv(&args).stderr(Stdio::null()).spawn();
-    Running(actor.unwrap())
+    start_actor(env, learner, &["--id", id])
 }
 
 /// The log, the record of the run and the report name each bad actor with the reason.
-fn the_bad_ones_are_named(run: &Path, said: &str) {
+fn the_bad_ones_are_named(run: &Path, log: &str) {
     let info = fs::read_to_string(run.join("run.json")).unwrap();
     let page = fs::read_to_string(run.join("report.html")).unwrap();
     for (id, reason) in [
@@ -190,8 +188,8 @@ fn the_bad_ones_are_named(run: &Path, said: &str) {
         ("elsewhere", "plays on other data"),
     ] {
         assert!(
-            said.contains(&format!("of the actor \"{id}\"")),
-            "{id}: {said}"
+            log.contains(&format!("of the actor \"{id}\"")),
+            "{id}: {log}"
         );
         assert!(
             info.contains(&format!("\"id\": \"{id}\"")) && info.contains(reason),

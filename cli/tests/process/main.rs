@@ -12,6 +12,8 @@ mod evaluation;
 mod gpu_check;
 mod health;
 mod hostile;
+#[path = "../watching/http.rs"]
+mod http;
 mod object_store;
 mod open_files;
 mod outage;

@@ -2,18 +2,20 @@
 //! `SQLENV_TEST_S3` names the program `moto_server`.
 
 use std::{
+    ffi::OsStr,
     fs,
-    io::{Read as _, Write as _},
     net::TcpStream,
+    os::unix::ffi::OsStrExt as _,
     process::{Command, Stdio},
     thread::sleep,
     time::Duration,
 };
 
 use crate::{
-    evaluation::{evaluations, free_address, weights},
-    program::{Running, serve, serve_and_hear, serve_with, sqlenv},
-    second_learner::{learner_args, start_actor, trained_alone},
+    evaluation::{evaluations, weights},
+    http::{free_address, request},
+    program::{Running, serve, serve_with, serve_with_log, sqlenv, start_actor},
+    second_learner::{learner_args, trained_alone},
 };
 
 /// A server of S3's protocol with the empty bucket `runs`.
@@ -48,28 +50,15 @@ impl S3 {
         while TcpStream::connect(&s3.address).is_err() {
             sleep(Duration::from_millis(50));
         }
-        assert!(s3.request("PUT /runs").starts_with("HTTP/1.1 200"));
+        let (head, _) = request(&s3.address, "PUT /runs").unwrap();
+        assert_eq!(head.split(' ').nth(1), Some("200"), "{head}");
         Some(s3)
-    }
-
-    /// Sends a request without a body and returns the response.
-    fn request(&self, request: &str) -> String {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        let rest = "Connection: close\r\nContent-Length: 0\r\n\r\n";
-        write!(
-            stream,
-            "{request} HTTP/1.1\r\nHost: {}\r\n{rest}",
-            self.address
-        )
-        .unwrap();
-        let mut response = String::new();
-        stream.read_to_string(&mut response).unwrap();
-        response
     }
 
     /// Returns whether the bucket has an object whose name contains `part`.
     fn has(&self, part: &str) -> bool {
-        self.request("GET /runs?list-type=2").contains(part)
+        let (_, body) = request(&self.address, "GET /runs?list-type=2").unwrap();
+        body.contains(part)
     }
 
     fn sqlenv(&self, args: &[&str]) -> Command {
@@ -103,7 +92,7 @@ fn a_run_in_an_object_store_survives_its_machine_and_has_one_learner() {
         s3.sqlenv(&args)
     };
     let (first, address) = serve_with(&mut learner(&listen, 0));
-    let actor = start_actor(&env, &address);
+    let actor = start_actor(&env, &address, &[]);
     while !s3.has("checkpoints/step_1-") {
         sleep(Duration::from_millis(20));
     }
@@ -111,14 +100,14 @@ fn a_run_in_an_object_store_survives_its_machine_and_has_one_learner() {
     drop(actor);
     fs::remove_dir_all(&machines[0]).unwrap();
 
-    let (mut second, second_address, said) = serve_and_hear(&mut learner("127.0.0.1:0", 1));
+    let (mut second, second_address, log) = serve_with_log(&mut learner("127.0.0.1:0", 1));
     let (mut third, address) = serve_with(&mut learner(&listen, 2));
-    let _lost = start_actor(&env, &second_address);
+    let _lost = start_actor(&env, &second_address, &[]);
     assert!(!second.0.wait().unwrap().success());
-    let text = said.join().unwrap();
+    let text = log.join().unwrap();
     let replaced = "another learner has opened the run s3://runs/team/one";
     assert!(text.contains(replaced), "{text}");
-    let _actor = start_actor(&env, &address);
+    let _actor = start_actor(&env, &address, &[]);
     assert!(third.0.wait().unwrap().success());
     assert_eq!(
         fs::read_dir(&machines[2]).unwrap().count(),
@@ -127,6 +116,9 @@ fn a_run_in_an_object_store_survives_its_machine_and_has_one_learner() {
     );
 
     let copy = dir.path().join("copy");
+    let above = ["fetch", "s3://runs/team", copy.to_str().unwrap()];
+    let output = s3.sqlenv(&above).output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
     let fetch = ["fetch", "s3://runs/team/one", copy.to_str().unwrap()];
     let output = s3.sqlenv(&fetch).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -149,4 +141,16 @@ fn a_store_that_cannot_be_used_is_named_with_the_remedy() {
     for part in ["s3://missing/run", "NoSuchBucket", "check the address"] {
         assert!(text.contains(part), "{part} is missing in {text}");
     }
+}
+
+/// A variable that has nothing to do with the store need not be text.
+#[test]
+fn a_variable_that_is_no_text_does_not_matter() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("copy");
+    let mut fetch = sqlenv(&["fetch", "s3://bucket", copy.to_str().unwrap()]);
+    fetch.env("SQLENV_NO_TEXT", OsStr::from_bytes(b"\xff"));
+    let output = fetch.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("names no folder for the run"), "{text}");
 }

@@ -1,14 +1,8 @@
 //! Tests a learner whose port takes more connections than the process may open files.
 
-use std::{
-    net::TcpStream,
-    path::Path,
-    process::{Command, Stdio},
-    thread::sleep,
-    time::Duration,
-};
+use std::{net::TcpStream, path::Path, process::Command, thread::sleep, time::Duration};
 
-use crate::program::{Running, serve, serve_and_hear, sqlenv};
+use crate::program::{serve, serve_with_log, sqlenv, start_actor};
 
 const FILES: usize = 256;
 
@@ -29,10 +23,8 @@ fn idle_connections_leave_files_for_checkpoints() {
         .args(["--set", "learner.steps=6"])
         .args(["--set", "learner.checkpoint.every_steps=1"])
         .current_dir(learner.get_current_dir().unwrap());
-    let (mut learner, address, said) = serve_and_hear(&mut limited);
-    let actor = ["actor", "--env", &env, "--learner", &address, "--id", "a"];
-    let actor = sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap();
-    let _actor = Running(actor);
+    let (mut learner, address, log) = serve_with_log(&mut limited);
+    let _actor = start_actor(&env, &address, &[]);
     let has_begun = || Path::new(&run_dir).join("metrics.jsonl").exists();
     while !has_begun() {
         let ended = learner.0.try_wait().unwrap();
@@ -43,9 +35,9 @@ fn idle_connections_leave_files_for_checkpoints() {
     let idle = (0..2 * FILES).map(|_| TcpStream::connect(port));
     let _idle: Vec<_> = idle.map(Result::unwrap).collect();
     let status = learner.0.wait().unwrap();
-    let said = said.join().unwrap();
-    assert!(status.success(), "{status}: {said}");
+    let log = log.join().unwrap();
+    assert!(status.success(), "{status}: {log}");
     assert!(run_dir.join("checkpoints/step_6").exists());
     // One line for all of them.
-    assert_eq!(said.matches("closing further ones").count(), 1, "{said}");
+    assert_eq!(log.matches("closing further ones").count(), 1, "{log}");
 }

@@ -8,8 +8,9 @@ use std::{
 };
 
 use crate::{
-    evaluation::{evaluations, free_address, weights},
-    program::{Running, serve, sqlenv},
+    evaluation::{evaluations, weights},
+    http::free_address,
+    program::{Running, serve, sqlenv, start_actor},
     second_learner::{learner_args, trained_alone},
 };
 
@@ -24,9 +25,7 @@ fn groups_wait_for_an_env_node_that_is_away() {
     let run = dir.path().join("run");
     let (mut learner, address) = serve(&learner_args("127.0.0.1:0", &env, run.to_str().unwrap()));
     let impatient = ["--set", "actor.env_retry.attempts=1"];
-    let args = ["actor", "--env", &env, "--learner", &address];
-    let mut actor = sqlenv(&[&args, &impatient[..]].concat());
-    let _actor = Running(actor.stderr(Stdio::null()).spawn().unwrap());
+    let _actor = start_actor(&env, &address, &impatient);
     let is_base = |key: &String| key.contains("base") && key.contains("sampled");
     while !evaluations(&run).keys().any(is_base) {
         sleep(Duration::from_millis(5));
@@ -50,7 +49,7 @@ fn groups_wait_for_an_env_node_that_is_away() {
 
 /// Nothing serves there. Without a word, a mistyped address looks like a slow start.
 #[test]
-fn a_learner_says_what_it_waits_for() {
+fn a_learner_names_what_it_waits_for() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let env = format!("http://{}", free_address());
@@ -58,14 +57,14 @@ fn a_learner_says_what_it_waits_for() {
     let child = sqlenv(&args).stderr(Stdio::piped()).spawn().unwrap();
     let mut learner = Running(child);
     let mut lines = BufReader::new(learner.0.stderr.take().unwrap()).lines();
-    let mut told = |part: &str| loop {
+    let mut line_with = |part: &str| loop {
         let line = lines.next().expect("the learner ended").unwrap();
         if line.contains(part) {
             break line;
         }
     };
-    let waits = told("reading the questions of --env");
+    let waits = line_with("reading the questions of --env");
     assert!(waits.contains(&env), "{waits}");
-    let away = told("are repeated");
+    let away = line_with("are repeated");
     assert!(away.contains("env-node"), "{away}");
 }

@@ -1,6 +1,9 @@
 //! Tests `sqlenv play --policy` on a database of a user.
 
-use std::process::Output;
+use std::{
+    path::{Path, PathBuf},
+    process::Output,
+};
 
 use rusqlite::Connection;
 
@@ -15,23 +18,27 @@ fn play(args: &[&str]) -> Output {
     sqlenv(&["play"]).args(args).output().unwrap()
 }
 
-fn said(bytes: &[u8]) -> String {
+fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Makes a database in a folder.
+fn database(dir: &Path) -> PathBuf {
+    let path = dir.join("my.sqlite");
+    let connection = Connection::open(&path).unwrap();
+    connection.execute_batch(SCHEMA).unwrap();
+    path
 }
 
 #[test]
 fn the_base_policy_answers_a_question_about_any_database() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("my.sqlite");
-    Connection::open(&path)
-        .unwrap()
-        .execute_batch(SCHEMA)
-        .unwrap();
+    let path = database(dir.path());
     let before = std::fs::read(&path).unwrap();
     let database = path.to_str().unwrap();
     let question = "How many customers are there?";
     let played = play(&["--policy", "base", "--database", database, "-q", question]);
-    let (shown, errors) = (said(&played.stdout), said(&played.stderr));
+    let (shown, errors) = (text(&played.stdout), text(&played.stderr));
     assert!(played.status.success(), "{errors}");
     assert!(shown.starts_with(question), "{shown}");
     assert!(shown.contains("describe customers"), "{shown}");
@@ -39,17 +46,30 @@ fn the_base_policy_answers_a_question_about_any_database() {
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
+/// Marks of the reading direction are common in Hebrew and Arabic. They are replaced on a terminal
+/// only.
+#[test]
+fn a_pipe_gets_each_text_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = database(dir.path());
+    let question = "How many customers are there?\u{200f}";
+    let database = path.to_str().unwrap();
+    let played = play(&["--policy", "base", "--database", database, "-q", question]);
+    let shown = text(&played.stdout);
+    assert!(shown.starts_with(question), "{shown:?}");
+}
+
 #[test]
 fn wrong_arguments_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (text, empty, busy) = (
+    let (no_database, empty, busy) = (
         path("text.sqlite"),
         path("empty.sqlite"),
         path("busy.sqlite"),
     );
     std::fs::write(
-        &text,
+        &no_database,
         "This is no database, whatever its name says. ".repeat(20),
     )
     .unwrap();
@@ -64,37 +84,37 @@ fn wrong_arguments_are_named() {
     let cases: &[(&[&str], &str)] = &[
         (&["--database", "none.sqlite", "-q", ask], "no such file"),
         (&["--database", folder, "-q", ask], "no such file"),
-        (&["--database", &text, "-q", ask], "cannot be used"),
+        (&["--database", &no_database, "-q", ask], "cannot be used"),
         (&["--database", &empty, "-q", ask], "cannot be used"),
         (
             &["--database", &busy, "-q", ask],
             "busy.sqlite-wal holds changes",
         ),
-        (&["--database", &text, "-q", " "], "-q is empty"),
+        (&["--database", &no_database, "-q", " "], "-q is empty"),
         (
-            &["--database", &text, "-q", ask, "--data", "x"],
+            &["--database", &no_database, "-q", ask, "--data", "x"],
             "cannot be used with",
         ),
-        (&["--database", &text], "--ask <QUESTION>"),
+        (&["--database", &no_database], "--ask <QUESTION>"),
         (&["--question", "none"], "the data has no such question"),
         (&["--model", "x"], "--policy base is the embedded policy"),
     ];
     for (args, wanted) in cases {
         let played = play(&[&["--policy", "base"], *args].concat());
-        let errors = said(&played.stderr);
+        let errors = text(&played.stderr);
         assert!(!played.status.success(), "{args:?}");
         assert!(errors.contains(wanted), "{args:?}: {errors}");
         assert!(!errors.contains("panicked"), "{args:?}: {errors}");
     }
-    let asked = play(&["--database", &text, "-q", ask]);
-    assert!(said(&asked.stderr).contains("--policy"), "{asked:?}");
+    let asked = play(&["--database", &no_database, "-q", ask]);
+    assert!(text(&asked.stderr).contains("--policy"), "{asked:?}");
 }
 
 #[test]
 fn a_policy_plays_a_question_of_the_data_and_the_gold_is_shown() {
     let played = play(&["--policy", "base", "--split", "eval"]);
-    let shown = said(&played.stdout);
-    assert!(played.status.success(), "{}", said(&played.stderr));
+    let shown = text(&played.stdout);
+    assert!(played.status.success(), "{}", text(&played.stderr));
     assert!(shown.contains("orrect.\nGold answer: "), "{shown}");
 }
 
@@ -108,8 +128,8 @@ fn with_an_env_node_a_policy_needs_no_data() {
         .current_dir(empty.path())
         .output()
         .unwrap();
-    assert!(played.status.success(), "{}", said(&played.stderr));
-    let shown = said(&played.stdout);
+    assert!(played.status.success(), "{}", text(&played.stderr));
+    let shown = text(&played.stdout);
     assert!(
         shown.contains("Answer: ") || shown.contains("No answer after"),
         "{shown}"
@@ -120,7 +140,7 @@ fn with_an_env_node_a_policy_needs_no_data() {
 #[test]
 fn a_model_plays_without_naming_the_policy() {
     let missing = play(&["--model", "no-such-folder"]);
-    let errors = said(&missing.stderr);
+    let errors = text(&missing.stderr);
     assert!(
         errors.contains("no-such-folder: no such folder"),
         "{errors}"

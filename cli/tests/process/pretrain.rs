@@ -66,10 +66,10 @@ fn a_killed_pretraining_continues_to_the_same_weights() {
     assert_eq!(evaluations(&whole).lines().count(), 6);
 
     let other = pretrain(&killed).args(["--seed", "1"]).output().unwrap();
-    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&other.stderr).into_owned();
     assert!(
-        !other.status.success() && said.contains("other settings"),
-        "{said}"
+        !other.status.success() && printed.contains("other settings"),
+        "{printed}"
     );
     let shape = dir.path().join("shape");
     fs::create_dir(&shape).unwrap();
@@ -90,11 +90,32 @@ fn a_killed_pretraining_continues_to_the_same_weights() {
         .arg(&shape)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&other.stderr).into_owned();
     assert!(
-        !other.status.success() && said.contains("other model files"),
-        "{said}"
+        !other.status.success() && printed.contains("other model files"),
+        "{printed}"
     );
+}
+
+/// A user's own data need not have the splits on which base policies are evaluated.
+#[test]
+fn splits_without_questions_are_not_evaluated() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (dir.path().join("data"), dir.path().join("out"));
+    let data = data.to_str().unwrap();
+    let build = "data procedural --databases 3 --questions 2 --out";
+    let mut build: Vec<&str> = build.split(' ').collect();
+    build.push(data);
+    assert!(sqlenv(&build).output().unwrap().status.success());
+    let mut command = pretrain(&out);
+    command.args(["--set", "pretrain.shards=1", "--data", data]);
+    let output = command.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{printed}");
+    let skipped = "no question has the split eval-unseen/domain";
+    assert!(printed.contains(skipped), "{printed}");
+    let evaluations = fs::read_to_string(out.join("evaluations.jsonl")).unwrap();
+    assert_eq!(evaluations.lines().count(), 1, "held-out words alone");
 }
 
 /// The second part of the base policy's training starts from the weights of the first one.
@@ -109,8 +130,8 @@ fn a_training_continues_from_the_weights_of_a_model() {
         command.arg(model).output().unwrap()
     };
     let output = continued(&first.join("model"));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{printed}");
     let evaluations = fs::read_to_string(second.join("evaluations.jsonl")).unwrap();
     assert_eq!(evaluations.matches("eval-unseen/messy-schemas").count(), 2);
 
@@ -127,9 +148,9 @@ fn a_training_continues_from_the_weights_of_a_model() {
     let weights = |out: &Path| out.join("model/model.safetensors");
     fs::copy(weights(&second), weights(&first)).unwrap();
     let output = continued(&first.join("model"));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        !output.status.success() && said.contains("other model files"),
-        "{said}"
+        !output.status.success() && printed.contains("other model files"),
+        "{printed}"
     );
 }

@@ -37,12 +37,12 @@ pub(crate) fn serve(args: &[&str]) -> (Running, String) {
 
 /// Does the same with a command.
 pub(crate) fn serve_with(command: &mut Command) -> (Running, String) {
-    let (running, address, _) = serve_and_hear(command);
+    let (running, address, _) = serve_with_log(command);
     (running, address)
 }
 
 /// Does the same, and also returns what the role prints from then on.
-pub(crate) fn serve_and_hear(command: &mut Command) -> (Running, String, JoinHandle<String>) {
+pub(crate) fn serve_with_log(command: &mut Command) -> (Running, String, JoinHandle<String>) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let address = loop {
@@ -55,6 +55,12 @@ pub(crate) fn serve_and_hear(command: &mut Command) -> (Running, String, JoinHan
         }
     };
     // A full pipe would block the role.
-    let said = thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n"));
-    (Running(child), address, said)
+    let log = thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n"));
+    (Running(child), address, log)
+}
+
+/// Starts an actor that prints nothing.
+pub(crate) fn start_actor(env: &str, learner: &str, more: &[&str]) -> Running {
+    let mut actor = sqlenv(&["actor", "--env", env, "--learner", learner]);
+    Running(actor.args(more).stderr(Stdio::null()).spawn().unwrap())
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::program::{Running, serve, serve_and_hear, sqlenv};
+use crate::program::{Running, serve, serve_with_log, sqlenv, start_actor};
 
 /// Groups of a random policy have no reward variance, so the loss needs an entropy term.
 const SETTINGS: [&str; 12] = [
@@ -18,7 +18,7 @@ const SETTINGS: [&str; 12] = [
     "--set",
     "learner.steps=6",
     "--set",
-    "learner.refill_zero_spread=false",
+    "learner.dynamic_sampling=false",
     "--set",
     "learner.loss.entropy_coef=0.01",
     "--set",
@@ -36,7 +36,7 @@ struct Run {
     rank: Running,
     _actor: Running,
     address: String,
-    learner_says: JoinHandle<String>,
+    learner_log: JoinHandle<String>,
 }
 
 fn start(env: &str, run_dir: &Path) -> Run {
@@ -44,17 +44,15 @@ fn start(env: &str, run_dir: &Path) -> Run {
     let listen = ["learner", "--listen", "127.0.0.1:0", "--env", env];
     let mut learner = sqlenv(&listen);
     learner.args(["--run-dir", run_dir]).args(SETTINGS);
-    let (learner, address, learner_says) = serve_and_hear(&mut learner);
+    let (learner, address, learner_log) = serve_with_log(&mut learner);
     let rank = ["rank", "--learner", &address, "--timeout-seconds", "2"];
     let rank = sqlenv(&rank).stderr(Stdio::piped()).spawn().unwrap();
-    let actor = ["actor", "--env", env, "--learner", &address, "--id", "a"];
-    let actor = sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap();
     Run {
         learner,
         rank: Running(rank),
-        _actor: Running(actor),
+        _actor: start_actor(env, &address, &[]),
         address,
-        learner_says,
+        learner_log,
     }
 }
 
@@ -112,8 +110,8 @@ fn a_run_of_two_ranks_survives_a_killed_rank_and_a_killed_learner() {
     }
     run.rank.0.kill().unwrap();
     assert_eq!(ended_within(TIMEOUT, &mut run.learner), Some(1));
-    let said = run.learner_says.join().unwrap();
-    assert!(said.contains("rank 1 of the run is gone"), "{said}");
+    let log = run.learner_log.join().unwrap();
+    assert!(log.contains("rank 1 of the run is gone"), "{log}");
     drop((run.learner, run.rank));
 
     let mut run = start(&env, &broken);
@@ -122,18 +120,18 @@ fn a_run_of_two_ranks_survives_a_killed_rank_and_a_killed_learner() {
         sleep(Duration::from_millis(10));
     }
     run.learner.0.kill().unwrap();
-    let mut said = String::new();
+    let mut log = String::new();
     run.rank
         .0
         .stderr
         .take()
         .unwrap()
-        .read_to_string(&mut said)
+        .read_to_string(&mut log)
         .unwrap();
     assert_eq!(run.rank.0.wait().unwrap().code(), Some(1));
     assert!(
-        said.contains(&run.address) && said.contains("the learner"),
-        "{said}"
+        log.contains(&run.address) && log.contains("the learner"),
+        "{log}"
     );
     drop(run);
 

@@ -1,11 +1,14 @@
 //! Tests that a run is a function of its seed: the weights are the same with one or two threads,
 //! and after an interruption.
 
-use std::{fs, path::Path, process::Stdio, thread::sleep, time::Duration};
+use std::{fs, io::Read as _, path::Path, process::Stdio, thread::sleep, time::Duration};
 
 use serde_json::Value;
 
-use crate::program::sqlenv;
+use crate::{
+    endings::signal,
+    program::{Running, sqlenv},
+};
 
 fn train(runs_dir: &Path, name: &str, more: &[&str]) {
     let runs_dir = runs_dir.to_str().unwrap();
@@ -93,8 +96,8 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
     ])
     .output()
     .unwrap();
-    let said = String::from_utf8_lossy(&evaluated.stderr).into_owned();
-    assert!(evaluated.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&evaluated.stderr).into_owned();
+    assert!(evaluated.status.success(), "{printed}");
 
     train(
         dir.path(),
@@ -146,30 +149,23 @@ fn interrupt(runs_dir: &Path, name: &str, more: &[&str]) {
     let dir = runs_dir.to_str().unwrap();
     let mut args = vec!["train", "--runs-dir", dir, "--name", name];
     args.extend(more);
-    let mut child = sqlenv(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let mut run = Running(sqlenv(&args).stderr(Stdio::piped()).spawn().unwrap());
     let metrics = runs_dir.join(name).join("metrics.jsonl");
     while !fs::read_to_string(&metrics).is_ok_and(|text| text.contains("\"grpo\"")) {
         assert!(
-            child.try_wait().unwrap().is_none(),
+            run.0.try_wait().unwrap().is_none(),
             "the run ended before it was interrupted"
         );
         sleep(Duration::from_millis(10));
     }
-    let interrupted = std::process::Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(interrupted.success());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(
-        output.status.code(),
-        Some(130),
-        "an interrupted run says so by its exit code"
-    );
-    let said = String::from_utf8_lossy(&output.stderr);
+    signal(&run, "INT");
+    let mut log = String::new();
+    let mut stderr = run.0.stderr.take().unwrap();
+    stderr.read_to_string(&mut log).unwrap();
+    assert_eq!(run.0.wait().unwrap().code(), Some(130), "{log}");
     let command = format!("sqlenv train --resume --name {name} --runs-dir {dir}");
-    assert!(said.contains(&command), "{said}");
+    assert!(log.contains(&command), "{log}");
     let names_step =
         |line: &str| line.starts_with("step 0: ") && line.contains("on eval/curve, greedy: ");
-    assert!(said.lines().any(names_step), "{said}");
+    assert!(log.lines().any(names_step), "{log}");
 }

@@ -8,8 +8,11 @@ use std::{
     time::Duration,
 };
 
-use crate::program::{Running, serve, serve_with, sqlenv};
-use crate::reproducible::assert_no_mismatch;
+use crate::{
+    http::free_address,
+    program::{Running, serve, serve_with, sqlenv, start_actor},
+    reproducible::assert_no_mismatch,
+};
 
 /// A run of 6 small steps with two actors. One is killed (SIGKILL) after the first step, and a
 /// third actor replaces it.
@@ -38,10 +41,7 @@ fn a_run_over_tcp_survives_a_killed_actor() {
     ];
     args.extend(settings);
     let (mut learner, address) = serve(&args);
-    let actor = |id: &str| {
-        let args = ["actor", "--env", &env, "--learner", &address, "--id", id];
-        Running(sqlenv(&args).stderr(Stdio::null()).spawn().unwrap())
-    };
+    let actor = |id: &str| start_actor(&env, &address, &["--id", id]);
     let mut first = actor("first");
     let _second = actor("second");
     let metrics = Path::new(run_dir).join("metrics.jsonl");
@@ -80,8 +80,7 @@ fn a_run_in_bf16_over_tcp_has_no_mismatch() {
     args.extend(listen);
     args.extend(["--run-dir", run_dir.to_str().unwrap()]);
     let (mut learner, address) = serve(&args);
-    let actor = ["actor", "--env", &env, "--learner", &address];
-    let _actor = Running(sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap());
+    let _actor = start_actor(&env, &address, &[]);
     assert!(learner.0.wait().unwrap().success());
     assert_no_mismatch(dir.path(), "bf16");
     let saved = std::fs::read(run_dir.join("model/model.safetensors")).unwrap();
@@ -115,13 +114,11 @@ fn a_run_continues_on_its_own_data_only(args: &[&str], run_dir: &Path) {
     assert_eq!(info(), before);
 }
 
-/// An actor whose learner is away says so, in words, and continues to try.
+/// An actor whose learner is away reports it in words, and continues to try.
 #[test]
-fn an_actor_says_that_its_learner_is_away() {
-    // Bound and dropped again, so no server listens there.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("http://{}", free.local_addr().unwrap());
-    drop(free);
+fn an_actor_reports_that_its_learner_is_away() {
+    // No server listens there.
+    let address = format!("http://{}", free_address());
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
     let args = ["actor", "--env", &env, "--learner", &address];
     let mut actor = Running(sqlenv(&args).stderr(Stdio::piped()).spawn().unwrap());
@@ -150,7 +147,7 @@ fn a_port_in_use_is_named() {
     );
 }
 
-/// An env-node opens the files of its settings before it says that it serves.
+/// An env-node opens the files of its settings before it reports that it serves.
 #[test]
 fn a_token_file_that_is_absent_is_named_before_the_node_serves() {
     let setting = "env_node.server.bearer_token_file=/absent/token";

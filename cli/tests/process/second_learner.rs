@@ -1,10 +1,10 @@
 //! Tests that a learner stops when another one opens its run.
 
-use std::{fs, path::Path, process::Stdio};
+use std::{fs, path::Path};
 
 use crate::{
     evaluation::weights,
-    program::{Running, serve, serve_and_hear, sqlenv},
+    program::{serve, serve_with_log, sqlenv, start_actor},
 };
 
 pub(crate) const SETTINGS: [&str; 7] = [
@@ -16,12 +16,6 @@ pub(crate) const SETTINGS: [&str; 7] = [
     "evaluation.unseen_questions=0",
     "imitation.enabled=false",
 ];
-
-/// Starts an actor that prints nothing.
-pub(crate) fn start_actor(env: &str, learner: &str) -> Running {
-    let mut actor = sqlenv(&["actor", "--env", env, "--learner", learner]);
-    Running(actor.stderr(Stdio::null()).spawn().unwrap())
-}
 
 /// Trains in one process and returns the weights.
 pub(crate) fn trained_alone(dir: &Path) -> Vec<u8> {
@@ -56,7 +50,7 @@ fn a_learner_stops_when_another_opens_its_folder_and_the_other_ends_the_run() {
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
     let run = dir.path().join("shared");
     let args = learner_args("127.0.0.1:0", &env, run.to_str().unwrap());
-    let (mut older, older_address, said) = serve_and_hear(&mut sqlenv(&args));
+    let (mut older, older_address, log) = serve_with_log(&mut sqlenv(&args));
     let refused = sqlenv(&args).output().unwrap();
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("is in use by another process"), "{text}");
@@ -64,14 +58,14 @@ fn a_learner_stops_when_another_opens_its_folder_and_the_other_ends_the_run() {
     fs::remove_file(run.join(".lock")).unwrap();
     let (mut newer, newer_address) = serve(&args);
     // The older one learns of it with its first evaluation.
-    let _actor = start_actor(&env, &older_address);
+    let _actor = start_actor(&env, &older_address, &[]);
     assert!(!older.0.wait().unwrap().success());
-    let text = said.join().unwrap();
+    let text = log.join().unwrap();
     assert!(
         text.contains("another learner has opened the run"),
         "{text}"
     );
-    let _actor = start_actor(&env, &newer_address);
+    let _actor = start_actor(&env, &newer_address, &[]);
     assert!(newer.0.wait().unwrap().success());
     assert!(weights(&run) == expected);
 }

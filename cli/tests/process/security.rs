@@ -7,7 +7,7 @@ use std::{
     process::Stdio,
 };
 
-use crate::program::{Running, serve, serve_and_hear, sqlenv};
+use crate::program::{Running, serve, serve_with_log, sqlenv};
 
 const TOKEN: &str = "the token of all actors";
 
@@ -43,16 +43,17 @@ fn an_actor_with_the_token_trains_over_tls_and_others_learn_what_they_lack() {
     let mut args = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
     args.extend(["--env", &env, "--run-dir", run_dir.to_str().unwrap()]);
     args.extend(settings.iter().flat_map(|setting| ["--set", setting]));
-    let (mut learner, address, heard) = serve_and_hear(sqlenv(&args).env("SQLENV_LOG", "trace"));
+    let (mut learner, address, learner_log) =
+        serve_with_log(sqlenv(&args).env("SQLENV_LOG", "trace"));
     let address = address.replace("http://127.0.0.1", "https://localhost");
 
     let trusting = ["--learner-ca-file", &certificate];
     let mut stranger = actor(&env, &address, &trusting);
-    let mut said = String::new();
+    let mut refusal = String::new();
     let mut stderr = stranger.0.stderr.take().unwrap();
-    stderr.read_to_string(&mut said).unwrap();
+    stderr.read_to_string(&mut refusal).unwrap();
     assert_eq!(stranger.0.wait().unwrap().code(), Some(1));
-    assert!(said.contains("--learner-token-file"), "{said}");
+    assert!(refusal.contains("--learner-token-file"), "{refusal}");
 
     let flags = [&trusting[..], &["--learner-token-file", &token]].concat();
     let mut trusted = actor(&env, &address, &flags);
@@ -61,7 +62,7 @@ fn an_actor_with_the_token_trains_over_tls_and_others_learn_what_they_lack() {
     stderr.read_to_string(&mut log).unwrap();
     assert!(learner.0.wait().unwrap().success());
     assert!(trusted.0.wait().unwrap().success());
-    log.push_str(&heard.join().unwrap());
+    log.push_str(&learner_log.join().unwrap());
     assert!(log.contains("TRACE"), "nothing was logged");
     assert!(!log.contains(TOKEN), "a log has the token");
     let config = fs::read_to_string(run_dir.join("config.toml")).unwrap();

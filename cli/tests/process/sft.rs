@@ -7,7 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::program::{Running, sqlenv};
+use crate::{
+    endings::signal,
+    program::{Running, sqlenv},
+};
 
 /// Imitates the oracle, its corrections and the mixed demonstrators, in some seconds.
 fn sft(out: &Path) -> Command {
@@ -31,13 +34,9 @@ fn interrupt(out: &Path) -> PathBuf {
     let mut lines = BufReader::new(running.0.stderr.take().unwrap()).lines();
     let mut lines = lines.by_ref().map_while(Result::ok);
     assert!(lines.any(|line| line.starts_with("imitating the oracle")));
-    let told = Command::new("kill")
-        .args(["-INT", &running.0.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(told.success());
-    let said: Vec<String> = lines.collect();
-    assert_eq!(running.0.wait().unwrap().code(), Some(130), "{said:?}");
+    signal(&running, "INT");
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(running.0.wait().unwrap().code(), Some(130), "{rest:?}");
     let mut name = out.as_os_str().to_owned();
     name.push(".checkpoints");
     name.into()
@@ -55,9 +54,9 @@ fn an_interrupted_training_continues_to_the_same_weights() {
     assert!(fs::read_dir(&oracle).unwrap().count() > 0, "no checkpoint");
 
     let other = sft(&resumed).args(["--seed", "1"]).output().unwrap();
-    let said = String::from_utf8_lossy(&other.stderr).into_owned();
-    assert!(!other.status.success(), "{said}");
-    assert!(said.contains(oracle.to_str().unwrap()), "{said}");
+    let printed = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(!other.status.success(), "{printed}");
+    assert!(printed.contains(oracle.to_str().unwrap()), "{printed}");
 
     finish(&resumed);
     let weights = |out: &Path| fs::read(out.join("model.safetensors")).unwrap();
@@ -74,8 +73,11 @@ fn questions_that_are_skipped_are_not_demonstrated() {
     let out = dir.path().join("model");
     let skipped = ["--set", "warm_start.skip_questions=1000000"];
     let output = sft(&out).args(skipped).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{said}");
-    assert!(said.contains("lower warm_start.skip_questions"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{printed}");
+    assert!(
+        printed.contains("lower warm_start.skip_questions"),
+        "{printed}"
+    );
     assert!(!out.exists());
 }

@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    net::TcpListener,
     sync::{Arc, Mutex},
     thread,
     time::Duration,
@@ -19,7 +18,10 @@ use opentelemetry_proto::tonic::{
 };
 use tonic::{Request, Response, Status, transport::Server};
 
-use crate::program::{Running, serve_with, sqlenv};
+use crate::{
+    http::free_address,
+    program::{Running, serve_with, sqlenv},
+};
 
 /// What the test reads of a span.
 #[derive(Clone, Debug)]
@@ -63,13 +65,12 @@ impl TraceService for Collector {
 impl Collector {
     /// Serves on a free port, and returns the address.
     fn serve(&self) -> String {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let address = free_address();
+        let socket = address.parse().unwrap();
         let service = TraceServiceServer::new(self.clone());
         thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().unwrap();
-            let server = Server::builder().add_service(service).serve(address);
+            let server = Server::builder().add_service(service).serve(socket);
             runtime.block_on(server).unwrap();
         });
         format!("http://{address}")

@@ -2,14 +2,8 @@
 //! `sqlenv doctor`.
 
 use std::{
-    collections::BTreeSet,
-    fs,
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    path::Path,
-    process::Stdio,
-    thread::sleep,
-    time::Duration,
+    collections::BTreeSet, fs, io::Read as _, net::TcpListener, path::Path, process::Stdio,
+    thread::sleep, time::Duration,
 };
 
 use proto::{
@@ -18,24 +12,17 @@ use proto::{
 };
 use serde_json::Value;
 
-use crate::program::{Running, serve, sqlenv};
+use crate::{
+    http::{free_address, get, request},
+    program::{Running, serve, sqlenv, start_actor},
+};
 
 const HOSTILE: &str = "<script>\u{1b}]0;stolen\u{7}</script>";
-
-/// Gets a page as its head and its body.
-pub(crate) fn get(address: &str, path: &str) -> Option<(String, String)> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).ok()?;
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    Some((head.to_owned(), body.to_owned()))
-}
 
 /// Waits until the status satisfies a condition.
 fn status_with(address: &str, condition: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..6_000 {
-        let body = get(address, "/status.json").map(|(_, body)| body);
+        let body = get(address, "/status.json");
         let status: Option<Value> = body.and_then(|body| serde_json::from_str(&body).ok());
         if let Some(status) = status.filter(&condition) {
             return status;
@@ -46,11 +33,6 @@ fn status_with(address: &str, condition: impl Fn(&Value) -> bool) -> Value {
         "the status did not change in time: {:?}",
         get(address, "/status.json")
     );
-}
-
-fn free_address() -> String {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().to_string()
 }
 
 /// Joins as an actor with a hostile name.
@@ -110,16 +92,7 @@ fn a_run_is_followed_on_its_page_in_a_terminal_and_by_the_doctor() {
         (&Value::from(0), &Value::from(true))
     );
     assert_eq!(before["actors"][0]["id"], HOSTILE);
-    let actor = [
-        "actor",
-        "--env",
-        &env,
-        "--learner",
-        &learner_address,
-        "--id",
-        "first",
-    ];
-    let _actor = Running(sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap());
+    let _actor = start_actor(&env, &learner_address, &["--id", "first"]);
     let status = status_with(&admin, |status| status["step"].as_u64() >= Some(2));
     check_status(&status, &env);
     check_page(&admin);
@@ -149,8 +122,8 @@ fn a_run_in_one_process_has_the_live_page_and_the_metrics_of_all_roles() {
         .map(|it| it["stage"].as_str().unwrap())
         .collect();
     assert_eq!(stages, ["grpo", "sft"].into());
-    assert!(get(&admin, "/readyz").unwrap().0.contains("200"));
-    let (_, metrics) = get(&admin, "/metrics").unwrap();
+    assert!(get(&admin, "/readyz").is_some());
+    let metrics = get(&admin, "/metrics").unwrap();
     for name in [
         "learner_step",
         "learner_evaluation_accuracy_ratio{set=\"base on eval",
@@ -219,7 +192,7 @@ fn check_status(status: &Value, env: &str) {
 }
 
 fn check_page(admin: &str) {
-    let (head, page) = get(admin, "/").unwrap();
+    let (head, page) = request(admin, "GET /").unwrap();
     let head = head.to_lowercase();
     assert!(
         head.contains("content-security-policy: default-src 'none'"),
@@ -236,13 +209,14 @@ fn check_page(admin: &str) {
         assert!(page.contains(part), "{part}");
     }
     assert_eq!(page.matches("<script>").count(), 1);
-    let (_, fragment) = get(admin, "/fragment").unwrap();
+    let fragment = get(admin, "/fragment").unwrap();
     assert!(
         fragment.starts_with("<main") && !fragment.contains("<script>"),
         "{fragment}"
     );
-    assert!(get(admin, "/metrics").unwrap().0.contains("200"));
-    assert!(get(admin, "/nothing").unwrap().0.contains("404"));
+    assert!(get(admin, "/metrics").is_some());
+    let (head, _) = request(admin, "GET /nothing").unwrap();
+    assert!(head.contains("404"), "{head}");
 }
 
 /// The stranger is away, but not for long enough, and a run this short has no other finding.
@@ -302,7 +276,7 @@ fn check_lines(watching: &mut Running) {
     );
 }
 
-/// The folder tells the same, and what is wrong with a run that is made to be wrong.
+/// The folder shows the same, and what is wrong with a run that is made to be wrong.
 fn check_folder(run_dir: &Path) {
     let path = run_dir.to_str().unwrap();
     let watched = sqlenv(&["watch", path]).output().unwrap();

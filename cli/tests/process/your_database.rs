@@ -62,8 +62,8 @@ fn run(dir: &Path, command: &[String], more: &[&str]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_sqlenv"));
     let program = program.current_dir(dir).args(&command[1..]).args(more);
     let output = program.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {printed}");
     output
 }
 
@@ -80,26 +80,32 @@ fn the_page_leads_from_a_strange_file_to_a_compared_policy() {
     };
 
     let drafted = run(dir, draft, &[]);
-    let said = String::from_utf8_lossy(&drafted.stdout);
-    assert!(said.contains("broken"), "the broken view is named: {said}");
+    let printed = String::from_utf8_lossy(&drafted.stdout);
+    assert!(
+        printed.contains("broken"),
+        "the broken view is named: {printed}"
+    );
     let check = ["sqlenv", "data", "check", "my-data"].map(str::to_owned);
     let checked = run(dir, &check, &[]);
-    let said = String::from_utf8_lossy(&checked.stdout);
-    assert!(said.contains(" 0 problems"), "{said}");
+    let printed = String::from_utf8_lossy(&checked.stdout);
+    assert!(printed.contains(" 0 problems"), "{printed}");
 
     let short: Vec<&str> = SHORT_TRAINING.iter().flat_map(|it| ["--set", it]).collect();
     run(dir, train, &short);
     assert!(dir.join("runs/mine/report.html").is_file());
     let compared = run(dir, compare, &["--questions", "3"]);
-    let said = String::from_utf8_lossy(&compared.stdout);
+    let printed = String::from_utf8_lossy(&compared.stdout);
     assert!(
-        said.contains("runs/mine") && said.contains("base"),
-        "{said}"
+        printed.contains("runs/mine") && printed.contains("base"),
+        "{printed}"
     );
     assert!(dir.join("comparison.html").is_file());
     let played = run(dir, play, &[]);
-    let said = String::from_utf8_lossy(&played.stdout);
-    assert!(said.starts_with("How many orders are there?"), "{said}");
-    let ends = said.contains("\nAnswer: ") || said.contains("\nNo answer after ");
-    assert!(ends, "{said}");
+    let printed = String::from_utf8_lossy(&played.stdout);
+    assert!(
+        printed.starts_with("How many orders are there?"),
+        "{printed}"
+    );
+    let ends = printed.contains("\nAnswer: ") || printed.contains("\nNo answer after ");
+    assert!(ends, "{printed}");
 }

@@ -34,8 +34,10 @@ struct SourceFile {
 impl SourceFile {
     /// Returns the text without comments and without the tests at the end of the file.
     fn code(&self) -> String {
-        let code = self.text.split("#[cfg(test)]\nmod tests {").next();
-        let lines = code.unwrap().lines();
+        let tests = ["mod tests {", "pub(crate) mod tests {"];
+        let begins = tests.map(|it| self.text.find(&format!("#[cfg(test)]\n{it}")));
+        let end = begins.into_iter().flatten().min();
+        let lines = self.text[..end.unwrap_or(self.text.len())].lines();
         let lines = lines.map(|line| line.split("//").next().unwrap());
         lines.collect::<Vec<_>>().join("\n")
     }

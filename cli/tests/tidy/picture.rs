@@ -126,7 +126,7 @@ fn without_dots(path: &Path) -> PathBuf {
 #[test]
 fn embedded_files_are_found() {
     let file = SourceFile {
-        path: "policy/src/tiny.rs".to_owned(),
+        path: "policy/src/lib.rs".to_owned(),
         text: "const A: &[u8] = include_bytes!(concat!(\"../../data/x/\", $name));".to_owned(),
     };
     assert_eq!(embedded(&file), ["data/x"]);

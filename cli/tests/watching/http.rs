@@ -1,4 +1,4 @@
-//! A client for the admin ports and for Prometheus.
+//! A client for the admin ports, for Prometheus and for an object store.
 
 use std::{
     io::{Read as _, Write as _},
@@ -11,19 +11,25 @@ pub(crate) fn free_address() -> String {
     free.local_addr().unwrap().to_string()
 }
 
-/// Returns the body of a page, or none if the server is away or refuses.
-pub(crate) fn get(address: &str, path: &str) -> Option<String> {
+/// Sends a request without a body, such as `GET /`, and returns the head and the body of the
+/// response, or none if the server is away.
+pub(crate) fn request(address: &str, request: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     // Version 1.0 has no chunks.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
+    write!(
+        stream,
+        "{request} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n"
+    )
+    .ok()?;
     let mut response = String::new();
     stream.read_to_string(&mut response).ok()?;
     let (head, body) = response.split_once("\r\n\r\n")?;
-    let status = head.split(' ').nth(1)?;
-    (status == "200").then(|| body.to_owned())
+    Some((head.to_owned(), body.to_owned()))
 }
 
-/// Encodes a parameter of a query.
-pub(crate) fn encoded(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+/// Returns the body of a page, or none if the server is away or refuses.
+pub(crate) fn get(address: &str, path: &str) -> Option<String> {
+    let (head, body) = request(address, &format!("GET {path}"))?;
+    let status = head.split(' ').nth(1)?;
+    (status == "200").then_some(body)
 }

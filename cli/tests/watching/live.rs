@@ -16,7 +16,7 @@ use crate::{
     described,
     http::{free_address, get},
     names::{base, used},
-    program::{Running, serve, sqlenv},
+    program::{Running, serve, sqlenv, start_actor},
     promtool::check_scrape,
 };
 
@@ -65,14 +65,13 @@ impl Roles {
             args.extend(["--set", setting]);
         }
         let (learner, address) = serve(&args);
-        let start = |args: &[&str]| Running(sqlenv(args).stderr(Stdio::null()).spawn().unwrap());
-        let rank = start(&["rank", "--learner", &address, "--admin", &admin["rank"]]);
-        let mut actor = vec!["actor", "--env", &env, "--learner", &address];
-        actor.extend(["--admin", &admin["actor"]]);
+        let mut rank = sqlenv(&["rank", "--learner", &address, "--admin", &admin["rank"]]);
+        let rank = Running(rank.stderr(Stdio::null()).spawn().unwrap());
+        let actor = start_actor(&env, &address, &["--admin", &admin["actor"]]);
         let roles = Self {
             _env_node,
             learner,
-            _others: [rank, start(&actor)],
+            _others: [rank, actor],
             admin,
             run_dir,
         };

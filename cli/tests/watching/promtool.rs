@@ -31,9 +31,9 @@ fn run(folder: &Path, args: &[&str], input: &str) {
         .write_all(input.as_bytes())
         .unwrap();
     let output = promtool.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success(), "promtool {args:?}: {said}");
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    assert!(output.status.success(), "promtool {args:?}: {printed}");
 }
 
 #[test]

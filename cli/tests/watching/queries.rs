@@ -6,8 +6,13 @@ use serde_json::Value;
 
 use crate::{
     expressions::{of_alerts, of_dashboard, selectors, without_variables},
-    http::{encoded, get},
+    http::get,
 };
+
+/// Encodes a parameter of a query.
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
 
 /// A running Prometheus server.
 pub(crate) struct Prometheus {

@@ -1,18 +1,18 @@
-//! Describes the columns of a table: nouns, kinds and phrases.
+//! Describes the columns of a table: nouns, kinds and phrases. Pure.
 
 use rusqlite::types::Value as SqlValue;
 
 use super::dictionary::Dictionary;
 use super::keys::{names_other_table, without_key};
 use super::kind::{ColumnPlace, infer};
-use super::links::{Links, hidden};
+use super::links::Links;
 use super::source::{SourceDatabase, SourceTable};
 use super::statistics::ColumnStatistics;
 use super::table_nouns::{TableNouns, row_noun};
 use super::unusable;
 use super::word_file::WordFile;
 use crate::generator::domain::{ColumnKind, ColumnSpec, DraftedPhrases};
-use crate::generator::schema::GeneratedColumn;
+use crate::generator::schema::GrammarColumn;
 use crate::sql_name::as_needed;
 
 /// Numbers at the end of names, and how a person says them.
@@ -28,7 +28,7 @@ const ORDINALS: [(&str, &str); 4] = [
 pub(super) struct DraftColumn {
     /// The columns whose texts it joins, if the table has no such column itself.
     pub(super) joined: Option<[usize; 2]>,
-    pub(super) column: GeneratedColumn,
+    pub(super) column: GrammarColumn,
     /// The noun with all words of the name.
     pub(super) full_noun: String,
     pub(super) statistics: ColumnStatistics,
@@ -96,12 +96,12 @@ impl TableDescriber<'_> {
         let own = self.file.column(&table.name, &column.name);
         let mut draft = DraftColumn {
             joined: None,
-            column: GeneratedColumn {
+            column: GrammarColumn {
                 name: as_needed(&column.name),
                 noun: String::new(),
                 spec: ColumnSpec {
                     name: column.name.clone(),
-                    kind: hidden(),
+                    kind: ColumnKind::Hidden,
                     ..ColumnSpec::default()
                 },
                 parent: None,

@@ -1,4 +1,4 @@
-//! Nouns of columns that count things.
+//! Nouns of columns that count things. Pure.
 
 use super::dictionary::Dictionary;
 use crate::generator::render::plural_of_any;

@@ -1,20 +1,16 @@
 //! The words that names of tables and columns consist of: which words are nouns, which are
-//! measures, and what abbreviations stand for.
+//! measures, and what abbreviations stand for. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::name_lists::NameLists;
 use crate::generator::render::irregular_singular;
+use crate::words::{ABBREVIATIONS, DESCRIBERS, PARTICIPLES, THINGS, attributes, lines, pairs};
 
-const THINGS: &str = include_str!("../../words/things.txt");
-const ATTRIBUTES: &str = include_str!("../../words/attributes.txt");
-const DESCRIBERS: &str = include_str!("../../words/describers.txt");
-const PARTICIPLES: &str = include_str!("../../words/participles.txt");
-const ABBREVIATIONS: &str = include_str!("../../words/abbreviations.txt");
 const NAMES: &str = include_str!("../../words/names_in_schemas.toml");
 
 /// Plurals that stand before nouns as they are.
-const SPORTS: [&str; 6] = ["sports", "games", "arts", "works", "systems", "operations"];
+const PLURAL_MODIFIERS: [&str; 6] = ["sports", "games", "arts", "works", "systems", "operations"];
 
 /// The words of names, compiled in.
 pub(super) struct Dictionary {
@@ -29,38 +25,16 @@ pub(super) struct Dictionary {
     pub(super) lists: NameLists,
 }
 
-/// Returns the texts that determine what is drafted.
-pub(super) fn sources() -> impl Iterator<Item = &'static str> {
-    [
-        THINGS,
-        ATTRIBUTES,
-        DESCRIBERS,
-        PARTICIPLES,
-        ABBREVIATIONS,
-        NAMES,
-    ]
-    .into_iter()
-}
-
 impl Dictionary {
     /// Reads the lists that are compiled in.
     pub(super) fn read() -> Self {
         let lists: NameLists = toml::from_str(NAMES)
             .unwrap_or_else(|error| panic!("embedded names: {error}: this is a bug"));
-        let lines = |text: &'static str| {
-            text.lines()
-                .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        };
         let first = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
-        let attributes = |kind: &str| {
-            let fields = lines(ATTRIBUTES).filter_map(|line| line.split_once(' '));
-            let of_kind = fields.filter(|(_, found)| *found == kind);
-            of_kind.map(|(word, _)| word.to_owned()).collect()
-        };
+        let attributes = |kind| attributes(kind).map(str::to_owned).collect();
         let mut full: BTreeMap<String, String> = BTreeMap::new();
         let mut ambiguous = BTreeSet::new();
-        let pairs = lines(ABBREVIATIONS).filter_map(|line| line.split_once(' '));
-        for (word, short) in pairs {
+        for (word, short) in pairs(ABBREVIATIONS) {
             if let Some(other) = full.insert(short.to_owned(), word.to_owned())
                 && other != word
             {
@@ -195,7 +169,7 @@ impl Dictionary {
         }
         // "Customers policies" are policies of customers, but "sports" stays before a noun.
         let alone = |word: &str| match self.singular_word(first(word)) {
-            one if self.things.contains(&one) && !SPORTS.contains(&word) => one,
+            one if self.things.contains(&one) && !PLURAL_MODIFIERS.contains(&word) => one,
             _ => first(word).to_owned(),
         };
         let before: Vec<String> = before.split_whitespace().map(alone).collect();

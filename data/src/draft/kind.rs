@@ -1,4 +1,4 @@
-//! Infers what a column means from its name and its values.
+//! Infers what a column means from its name and its values. Pure.
 
 use super::counts::count_noun;
 use super::dictionary::Dictionary;

@@ -1,9 +1,8 @@
-//! Chooses the label of a table, and tells columns of one noun apart.
+//! Chooses the label of a table, and tells columns of one noun apart. Pure.
 
 use rusqlite::types::Value as SqlValue;
 
 use super::columns::{DraftColumn, TableDescriber, join};
-use super::links::hidden;
 use super::statistics::ColumnStatistics;
 use crate::generator::domain::ColumnKind;
 use crate::sql_name::as_needed;
@@ -67,7 +66,8 @@ impl TableDescriber<'_> {
         let has_name = drafts.iter().any(|draft| draft.column.noun == "name");
         for draft in drafts {
             let noun = &draft.column.noun;
-            let is_value = draft.column.parent.is_none() && draft.column.spec.kind != hidden();
+            let is_value =
+                draft.column.parent.is_none() && draft.column.spec.kind != ColumnKind::Hidden;
             let is_like_rows = noun == one
                 || one.ends_with(&format!(" {noun}"))
                 || noun.strip_prefix("number of ") == Some(&self.nouns[self.index].many);
@@ -78,7 +78,7 @@ impl TableDescriber<'_> {
                 draft.column.noun = "name".to_owned();
             } else if !matches!(draft.column.spec.kind, ColumnKind::Label(_)) {
                 draft.hidden_because = Some("is called like the rows; give it words".to_owned());
-                draft.column.spec.kind = hidden();
+                draft.column.spec.kind = ColumnKind::Hidden;
                 draft.column.spec.nulls = 0;
             }
         }
@@ -136,7 +136,7 @@ impl TableDescriber<'_> {
     pub(super) fn separate(&self, drafts: &mut [DraftColumn]) {
         let is_asked = |draft: &DraftColumn| {
             draft.hidden_because.is_none()
-                && !(draft.column.parent.is_none() && draft.column.spec.kind == hidden())
+                && !(draft.column.parent.is_none() && draft.column.spec.kind == ColumnKind::Hidden)
         };
         let repeated = |drafts: &[DraftColumn]| -> Vec<usize> {
             let is_repeated = |index: &usize| {
@@ -162,7 +162,7 @@ impl TableDescriber<'_> {
                     "has the words of another column: \"{}\"",
                     draft.column.noun
                 ));
-                draft.column.spec.kind = hidden();
+                draft.column.spec.kind = ColumnKind::Hidden;
                 draft.column.spec.nulls = 0;
             }
         }

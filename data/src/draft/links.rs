@@ -6,7 +6,6 @@ use super::dictionary::Dictionary;
 use super::keys::{key, without_key};
 use super::source::{self, SourceDatabase, SourceTable};
 use super::word_file::WordFile;
-use crate::generator::domain::ColumnKind;
 
 /// The share of values, per mille, that must refer to a row for a declared key to be used.
 const FEWEST_FOUND: u64 = 800;
@@ -17,6 +16,7 @@ pub(super) struct Link {
     pub(super) table: usize,
     pub(super) column: usize,
     pub(super) parent: usize,
+    /// Whether the schema or the file of words says so.
     pub(super) is_declared: bool,
 }
 
@@ -82,7 +82,7 @@ fn named(
         let parent = tables
             .into_iter()
             .position(|it| it.name.eq_ignore_ascii_case(wanted));
-        add(connection, database, (index, column), parent, true, links)?;
+        add(connection, database, (index, column), parent, links)?;
     }
     Ok(())
 }
@@ -107,30 +107,23 @@ fn declared(
         });
         if !refers_to_key {
             links.notes.push(format!(
-                "declared key not used: {}.{} refers to no key of {}",
+                "key not used: {}.{} refers to no key of {}",
                 table.name, table.columns[foreign.column].name, foreign.table
             ));
             continue;
         }
-        add(
-            connection,
-            database,
-            (index, foreign.column),
-            parent,
-            true,
-            links,
-        )?;
+        add(connection, database, (index, foreign.column), parent, links)?;
     }
     Ok(())
 }
 
-/// Adds a declared link if enough of its values refer to a row of another table.
+/// Adds a link that is declared, or named by the file of words, if enough of its values refer to a
+/// row of another table.
 fn add(
     connection: &Connection,
     database: &SourceDatabase,
     (index, column): (usize, usize),
     parent: Option<usize>,
-    is_declared: bool,
     links: &mut Links,
 ) -> rusqlite::Result<()> {
     let Some(parent) = parent.filter(|parent| links.keys[*parent].is_some()) else {
@@ -140,7 +133,7 @@ fn add(
     let name = format!("{}.{}", table.name, table.columns[column].name);
     let parent_name = &database.tables[parent].name;
     if parent == index {
-        let note = format!("declared key not used: {name} refers to its own table");
+        let note = format!("key not used: {name} refers to its own table");
         links.notes.push(note);
         return Ok(());
     }
@@ -149,10 +142,10 @@ fn add(
             table: index,
             column,
             parent,
-            is_declared,
+            is_declared: true,
         }),
         Some(found) => links.notes.push(format!(
-            "declared key not used: only {} % of the values of {name} are in {parent_name}{}",
+            "key not used: only {} % of the values of {name} are in {parent_name}{}",
             found / 10,
             table.sample_note()
         )),
@@ -253,11 +246,6 @@ fn likeness(
     }
 }
 
-/// Returns the kind of a column that questions never ask for and never filter by.
-pub(super) fn hidden() -> ColumnKind {
-    ColumnKind::Parent(String::new())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,7 +315,7 @@ mod tests {
         assert!(good.links[0].is_declared);
         let bad = found(&books("(1), (8), (9)"), "");
         assert_eq!(bad.links, []);
-        let note = "declared key not used: only 33 % of the values of books.writer are in authors";
+        let note = "key not used: only 33 % of the values of books.writer are in authors";
         assert!(bad.notes.iter().any(|it| it == note), "{:?}", bad.notes);
     }
 

@@ -5,10 +5,10 @@
 //! seed. SQL joins tables only along keys that are declared, named in the file of words, or
 //! inferred by name and inclusion.
 
-mod answers;
 mod columns;
 mod counts;
 mod dictionary;
+mod faithful;
 mod flags;
 mod keys;
 mod kind;
@@ -16,16 +16,16 @@ mod labels;
 mod links;
 mod moments;
 mod name_lists;
-mod names;
 mod questions;
 mod report;
+mod same_answer;
 mod sample;
 mod schema;
 mod source;
 mod splits;
 mod statistics;
+mod suggestion;
 mod table_nouns;
-mod telling;
 mod twin;
 mod units;
 mod unusable;
@@ -34,13 +34,14 @@ mod word_file;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::generator::template::{QueryTemplate, drafting_sources, drafting_templates};
-use crate::generator::{folder, rng::RngStream};
+use crate::folder;
+use crate::generator::rng::RngStream;
+use crate::generator::template::drafting_templates;
 use crate::import::{DatabaseSource, SourceKind, check_names};
 use crate::manifest::{DataOrigin, DatabaseRole, ManifestDatabase};
 use crate::own_writer::{self, OwnContent};
 use crate::sql::{GoldDatabase, open_immutable};
-use crate::{DataError, Question, hash, sqlite_file};
+use crate::{DataError, Question, hash, sqlite_file, text};
 
 use dictionary::Dictionary;
 use links::Links;
@@ -50,8 +51,9 @@ use schema::DescribedDatabase;
 use source::SourceDatabase;
 use word_file::WordFile;
 
-/// The version of drafting. Raise it with every change that alters what is drafted.
-const VERSION: &str = "3";
+/// The version of drafting. Raise it with every change that alters what is drafted, also of the
+/// templates, the wordings and the lists of words.
+const VERSION: &str = "4";
 /// The number of resampled copies of a database.
 const TWINS: usize = 3;
 
@@ -131,7 +133,7 @@ pub fn draft(
             return Err(nothing_drafted(&report));
         }
         let content = OwnContent {
-            recipe: recipe(settings, &named)?,
+            recipe: hex::encode(hash::name_hash(&["draft", VERSION, rusqlite::version()])),
             seed: settings.seed,
             origin: DataOrigin::Draft,
             licence: settings.licence.clone(),
@@ -145,7 +147,7 @@ pub fn draft(
 
 /// Returns the sources by the names of their databases.
 fn named_sources(sources: &[DraftSource]) -> Result<BTreeMap<String, &DraftSource>, DataError> {
-    check_names(&mut sources.iter().map(|it| &it.database))?;
+    check_names(sources.iter().map(|it| &it.database))?;
     for DraftSource { database, .. } in sources {
         if database.kind != SourceKind::Sqlite {
             let problem = format!(
@@ -212,18 +214,17 @@ fn draft_database(
     };
     let twins: Vec<GoldDatabase> = (0..TWINS).map(twin).collect::<Result<_, _>>()?;
     described.take_rows(&mut database);
-    let templates = drafting_templates();
     let drafted = Drafter {
         name,
         described: &described,
-        templates: &templates,
+        templates: &drafting_templates(),
         database: &GoldDatabase::open(&copy)?,
         twins: &twins,
         seed: settings.seed,
     }
     .draft(settings.count, progress);
     Ok(Drafted {
-        record: record(name, &database, &links, described, &drafted, &templates),
+        record: record(name, &database, &links, described, &drafted),
         rows: database.tables.iter().map(|table| table.row_count).sum(),
         questions: drafted.questions,
     })
@@ -235,7 +236,6 @@ fn record(
     links: &Links,
     described: DescribedDatabase,
     drafted: &DraftedQuestions,
-    templates: &[QueryTemplate],
 ) -> DraftedDatabase {
     let tables = &described.schema.tables;
     let mut record = DraftedDatabase {
@@ -247,19 +247,12 @@ fn record(
         notes: database.left_out.clone(),
         drafted: drafted.drafted,
         dropped: drafted.dropped.clone(),
-        ..DraftedDatabase::default()
+        kept: drafted.kept.clone(),
+        splits: BTreeMap::new(),
     };
     record.notes.extend(links.notes.iter().cloned());
     record.notes.extend(described.notes);
-    let levels = templates.iter().map(|template| template.level);
-    let highest = levels.max().unwrap_or(0);
     for question in &drafted.questions {
-        let is_level = |level: &usize| question.difficulty == format!("level-{level}");
-        let level = (0..=highest).find(is_level).unwrap_or(0);
-        *record
-            .kept
-            .entry((level, question.answer_type))
-            .or_default() += 1;
         let split = if question.split == "eval" {
             "eval"
         } else {
@@ -272,40 +265,10 @@ fn record(
 
 /// Reads the file of words of a source: the one that is named, or the one beside the database.
 fn read_words(source: &DraftSource, database: &SourceDatabase) -> Result<WordFile, DataError> {
-    let Some(path) = words_path(source) else {
-        return Ok(WordFile::default());
-    };
-    let text = std::fs::read_to_string(&path).map_err(DataError::io(&path, "read"))?;
-    WordFile::parse(&path, &text, database)
-}
-
-/// Returns the path of the file of words, if there is one.
-fn words_path(source: &DraftSource) -> Option<PathBuf> {
     let beside = source.database.place.with_extension("words.toml");
     let named = source.words.clone();
-    named.or_else(|| beside.is_file().then_some(beside))
-}
-
-/// Hashes everything but the seed that a draft depends on.
-fn recipe(
-    settings: &DraftSettings,
-    sources: &BTreeMap<String, &DraftSource>,
-) -> Result<String, DataError> {
-    let mut parts = vec![
-        format!("draft {VERSION}"),
-        rusqlite::version().to_owned(),
-        settings.count.to_string(),
-    ];
-    parts.extend(drafting_sources().map(str::to_owned));
-    parts.extend(dictionary::sources().map(str::to_owned));
-    for (name, source) in sources {
-        parts.push(name.clone());
-        let words = words_path(source);
-        for path in std::iter::once(&source.database.place).chain(words.as_ref()) {
-            let (sha256, _) = hash::file_sha256(path).map_err(DataError::io(path, "read"))?;
-            parts.push(sha256);
-        }
-    }
-    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    Ok(hex::encode(hash::name_hash(&parts)))
+    let Some(path) = named.or_else(|| beside.is_file().then_some(beside)) else {
+        return Ok(WordFile::default());
+    };
+    WordFile::parse(&path, &text::read(&path)?, database)
 }

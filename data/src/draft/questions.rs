@@ -1,19 +1,19 @@
-//! Draws questions about a described database, and keeps those with one clear answer.
+//! Draws questions about a described database, and keeps those with one clear answer. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::answers::is_same_answer;
-use super::report::reason;
+use super::same_answer::is_same_answer;
 use super::schema::DescribedDatabase;
 use super::splits;
 use super::statistics::is_missing;
 use crate::generator::binding::{Binding, draw_binding};
-use crate::generator::filter::{AcceptedQuery, DropReason, judge};
+use crate::generator::filter::{AcceptedQuery, UNCLEAR, judge};
+use crate::generator::questions::{Seen, assign_ids};
 use crate::generator::render::{self, RenderedSql};
 use crate::generator::rng::RngStream;
-use crate::generator::schema::GeneratedSchema;
+use crate::generator::schema::GrammarSchema;
 use crate::generator::template::QueryTemplate;
 use crate::sql::GoldDatabase;
 use crate::sql_text::case_folded_form;
@@ -51,14 +51,10 @@ pub(super) struct Drafter<'a> {
 #[derive(Default)]
 pub(super) struct DraftedQuestions {
     pub(super) questions: Vec<Question>,
+    /// The number of questions by level and answer type.
+    pub(super) kept: BTreeMap<(usize, AnswerType), usize>,
     pub(super) drafted: usize,
     pub(super) dropped: BTreeMap<&'static str, usize>,
-}
-
-#[derive(Default)]
-struct Seen {
-    queries: BTreeSet<String>,
-    texts: BTreeSet<String>,
 }
 
 impl Drafter<'_> {
@@ -74,6 +70,12 @@ impl Drafter<'_> {
             let mut progress = |kept| progress(before + kept);
             let state = (&mut seen, &mut drafted);
             let kept = self.level(level, wanted, &variants, state, &mut progress);
+            for question in &kept {
+                *drafted
+                    .kept
+                    .entry((level, question.answer_type))
+                    .or_default() += 1;
+            }
             drafted.questions.extend(kept);
         }
         splits::assign(&mut drafted.questions, self.name);
@@ -82,7 +84,7 @@ impl Drafter<'_> {
     }
 
     /// Returns the schema under several choices of nouns. The first has none but the first nouns.
-    fn variants(&self) -> Vec<GeneratedSchema> {
+    fn variants(&self) -> Vec<GrammarSchema> {
         let described = self.described;
         let pick = |synonyms: &[String], variant: usize| {
             let count = synonyms.len() + 1;
@@ -94,14 +96,13 @@ impl Drafter<'_> {
         let variant = |variant: usize| {
             let mut schema = described.schema.clone();
             let nouns: Vec<String> = schema.tables.iter().map(|it| it.one.clone()).collect();
-            for (index, table) in schema.tables.iter_mut().enumerate() {
-                if let Some(one) = pick(&described.table_synonyms[index], variant) {
+            for (table, own) in schema.tables.iter_mut().zip(&described.tables) {
+                if let Some(one) = pick(&own.synonyms, variant) {
                     table.many = render::plural_of_any(&one);
                     table.one = one;
                 }
-                let synonyms = &described.column_synonyms[index];
-                for (column, synonyms) in table.columns.iter_mut().zip(synonyms) {
-                    if let Some(noun) = pick(synonyms, variant) {
+                for (column, own) in table.columns.iter_mut().zip(&own.columns) {
+                    if let Some(noun) = pick(&own.synonyms, variant) {
                         column.noun = noun;
                     }
                 }
@@ -123,7 +124,7 @@ impl Drafter<'_> {
         &self,
         level: usize,
         wanted: usize,
-        variants: &[GeneratedSchema],
+        variants: &[GrammarSchema],
         (seen, drafted): (&mut Seen, &mut DraftedQuestions),
         progress: &mut dyn FnMut(usize),
     ) -> Vec<Question> {
@@ -145,7 +146,7 @@ impl Drafter<'_> {
             let template = templates[rng.weighted(&weights)];
             let schema = &variants[rng.below(variants.len())];
             let binding = draw_binding(template, schema, &self.described.rows, &mut rng);
-            let Some(binding) = binding.filter(|it| self.is_telling(template, it)) else {
+            let Some(binding) = binding.filter(|it| self.is_faithful(template, it)) else {
                 continue;
             };
             let tried = drafted.drafted;
@@ -184,7 +185,7 @@ impl Drafter<'_> {
         &self,
         template: &QueryTemplate,
         binding: &Binding,
-        schema: &GeneratedSchema,
+        schema: &GrammarSchema,
         seen: &mut Seen,
         drafted: &mut DraftedQuestions,
     ) -> Option<Question> {
@@ -231,12 +232,11 @@ impl Drafter<'_> {
         &self,
         template: &QueryTemplate,
         binding: &Binding,
-        schema: &GeneratedSchema,
+        schema: &GrammarSchema,
         sql: &RenderedSql,
     ) -> Result<AcceptedQuery, &'static str> {
-        let judged = judge(sql, template.limit, self.database, self.twins);
-        let judged = judged.and_then(|accepted| fitting(template, accepted));
-        let accepted = judged.map_err(reason)?;
+        let accepted = judge(sql, template.limit, self.database, self.twins)?;
+        let accepted = fitting(template, accepted)?;
         match self.needs_conditions(template, binding, schema, &accepted) {
             true => Ok(accepted),
             false => Err("does not need its condition"),
@@ -249,7 +249,7 @@ impl Drafter<'_> {
         &self,
         template: &QueryTemplate,
         binding: &Binding,
-        schema: &GeneratedSchema,
+        schema: &GrammarSchema,
         accepted: &AcceptedQuery,
     ) -> bool {
         // The question does not state that a value is known.
@@ -272,7 +272,10 @@ impl Drafter<'_> {
 
 /// Refuses an answer that the words do not describe: fewer rows than asked for, or a row that
 /// occurs twice.
-fn fitting(template: &QueryTemplate, accepted: AcceptedQuery) -> Result<AcceptedQuery, DropReason> {
+fn fitting(
+    template: &QueryTemplate,
+    accepted: AcceptedQuery,
+) -> Result<AcceptedQuery, &'static str> {
     let rows = match &accepted.answer {
         Value::Array(rows) => rows.as_slice(),
         answer => std::slice::from_ref(answer),
@@ -282,7 +285,7 @@ fn fitting(template: &QueryTemplate, accepted: AcceptedQuery) -> Result<Accepted
         && (1..rows.len()).any(|index| rows[..index].contains(&rows[index]));
     let missing = rows.iter().any(has_missing);
     match is_short || repeats || missing {
-        true => Err(DropReason::Unclear),
+        true => Err(UNCLEAR),
         false => Ok(accepted),
     }
 }
@@ -302,16 +305,4 @@ fn most_of(answer_type: AnswerType, wanted: usize) -> usize {
     share.map_or(wanted, |(_, share)| {
         wanted.saturating_mul(*share).div_ceil(100)
     })
-}
-
-/// Gives each question its id: the database, the split, and the index among the questions of that
-/// split.
-fn assign_ids(questions: &mut [Question]) {
-    let mut next = BTreeMap::<String, usize>::new();
-    for question in questions {
-        let index = next.entry(question.split.clone()).or_default();
-        let (database, split) = (&question.database_name, &question.split);
-        question.question_id = format!("{database}_{split}_{index:04}");
-        *index += 1;
-    }
 }

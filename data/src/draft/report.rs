@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::AnswerType;
-use crate::generator::filter::DropReason;
 
 /// The result of drafting.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -60,19 +59,6 @@ impl DraftedDatabase {
             counts[*level] += count;
         }
         counts
-    }
-}
-
-/// Returns the reason in words.
-pub(super) fn reason(reason: DropReason) -> &'static str {
-    match reason {
-        DropReason::Fails => "fails or costs too much",
-        DropReason::Empty => "empty or zero",
-        DropReason::Long => "more than five rows",
-        DropReason::Unclear => "cannot be written clearly",
-        DropReason::Literal => "answer is in the question",
-        DropReason::Tie => "tie at a limit",
-        DropReason::Insensitive => "does not depend on the data",
     }
 }
 

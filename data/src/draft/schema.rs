@@ -1,4 +1,5 @@
 //! Describes a database for the query grammar: its tables, their rows, and what is asked about.
+//! Pure.
 
 use std::collections::BTreeSet;
 
@@ -8,62 +9,55 @@ use super::columns::{DraftColumn, TableDescriber, join};
 use super::dictionary::Dictionary;
 use super::links::Links;
 use super::source::{SourceDatabase, SourceTable};
+use super::statistics::ColumnStatistics;
 use super::table_nouns::{TableNouns, all_table_nouns};
 use super::word_file::WordFile;
 use crate::generator::rows::DatabaseRows;
-use crate::generator::schema::{GeneratedSchema, GeneratedTable, Phrasing, TypeNames};
+use crate::generator::schema::{ColumnId, GrammarSchema, GrammarTable, Phrasing, TypeNames};
 use crate::sql_name::as_needed;
 
 /// What the grammar is applied to.
 pub(super) struct DescribedDatabase {
-    pub(super) schema: GeneratedSchema,
+    pub(super) schema: GrammarSchema,
+    /// What is known besides of the tables of the schema.
+    pub(super) tables: Vec<DescribedTable>,
     /// The rows that were read, by table. Those of tables that are left out are missing.
     pub(super) rows: DatabaseRows,
-    /// The index of each table in the source, with the pairs of columns that it joins.
-    joined: Vec<(usize, Vec<[usize; 2]>)>,
-    /// Whether some rows have no value, by table and column.
-    pub(super) gaps: Vec<Vec<bool>>,
-    /// Whether some row of a column has a text that stands for a missing value.
-    pub(super) blanks: Vec<Vec<bool>>,
-    /// The number of distinct values, by table and column.
-    pub(super) distinct: Vec<Vec<usize>>,
-    /// The smallest and the largest number, by table and column.
-    pub(super) ranges: Vec<Vec<[f64; 2]>>,
-    /// Whether several rows refer to the same rows of other tables, by table.
-    pub(super) repeats: Vec<bool>,
-    /// Other nouns, by table, and by table and column.
-    pub(super) table_synonyms: Vec<Vec<String>>,
-    pub(super) column_synonyms: Vec<Vec<Vec<String>>>,
     pub(super) notes: Vec<String>,
 }
 
+/// What the schema does not say of a table.
+pub(super) struct DescribedTable {
+    /// The index of the table in the source.
+    source_index: usize,
+    /// The pairs of columns that it joins.
+    joined: Vec<[usize; 2]>,
+    /// Whether several rows refer to the same rows of other tables.
+    pub(super) repeats: bool,
+    /// Other nouns.
+    pub(super) synonyms: Vec<String>,
+    pub(super) columns: Vec<DescribedColumn>,
+}
+
+/// What the schema does not say of a column.
+pub(super) struct DescribedColumn {
+    pub(super) statistics: ColumnStatistics,
+    /// Other nouns.
+    pub(super) synonyms: Vec<String>,
+}
+
 impl DescribedDatabase {
-    fn empty() -> Self {
-        Self {
-            schema: GeneratedSchema {
-                tables: Vec::new(),
-                phrasing: Phrasing::Drafted,
-                types: TypeNames::SQLITE,
-            },
-            rows: Vec::new(),
-            joined: Vec::new(),
-            gaps: Vec::new(),
-            blanks: Vec::new(),
-            distinct: Vec::new(),
-            ranges: Vec::new(),
-            repeats: Vec::new(),
-            table_synonyms: Vec::new(),
-            column_synonyms: Vec::new(),
-            notes: Vec::new(),
-        }
+    /// Returns the statistics of a column.
+    pub(super) fn statistics(&self, id: ColumnId) -> &ColumnStatistics {
+        &self.tables[id.table].columns[id.column].statistics
     }
 
     /// Moves the rows out of the database, since a second copy would double the memory.
     pub(super) fn take_rows(&mut self, database: &mut SourceDatabase) {
-        for (table, joined) in &self.joined {
-            let mut rows = std::mem::take(&mut database.tables[*table].rows);
+        for table in &self.tables {
+            let mut rows = std::mem::take(&mut database.tables[table.source_index].rows);
             for row in &mut rows {
-                for columns in joined {
+                for columns in &table.joined {
                     let cell = join(row, *columns);
                     row.push(cell);
                 }
@@ -81,7 +75,16 @@ pub(super) fn describe(
     file: &WordFile,
     dictionary: &Dictionary,
 ) -> DescribedDatabase {
-    let mut described = DescribedDatabase::empty();
+    let mut described = DescribedDatabase {
+        schema: GrammarSchema {
+            tables: Vec::new(),
+            phrasing: Phrasing::Drafted,
+            types: TypeNames::SQLITE,
+        },
+        tables: Vec::new(),
+        rows: Vec::new(),
+        notes: Vec::new(),
+    };
     let nouns = all_table_nouns(database, file, dictionary);
     let kept = kept_tables(database, &nouns, file, &mut described.notes);
     let initials = initials(database, dictionary);
@@ -104,32 +107,31 @@ pub(super) fn describe(
                 described.notes.push(note);
             }
         }
-        described
-            .gaps
-            .push(drafts.iter().map(|it| it.statistics.has_gaps()).collect());
-        let blanks = drafts.iter().map(|it| it.statistics.has_blanks());
-        described.blanks.push(blanks.collect());
-        let distinct = drafts.iter().map(|it| it.statistics.distinct);
-        described.distinct.push(distinct.collect());
-        let range = |it: &DraftColumn| [it.statistics.least, it.statistics.greatest];
-        described.ranges.push(drafts.iter().map(range).collect());
-        described.repeats.push(repeats(&drafts, table));
+        let repeats = repeats(&drafts, table);
         let joined = drafts.iter().filter_map(|it| it.joined).collect();
-        described.joined.push((index, joined));
-        described
-            .column_synonyms
-            .push(drafts.iter().map(|it| it.synonyms.clone()).collect());
         let words = file.table(&table.name);
-        described
-            .table_synonyms
-            .push(words.map_or_else(Vec::new, |words| words.also.clone()));
-        described.schema.tables.push(GeneratedTable {
+        let divided = drafts.into_iter().map(|draft| {
+            let described = DescribedColumn {
+                statistics: draft.statistics,
+                synonyms: draft.synonyms,
+            };
+            (draft.column, described)
+        });
+        let (columns, described_columns): (Vec<_>, Vec<_>) = divided.unzip();
+        described.tables.push(DescribedTable {
+            source_index: index,
+            joined,
+            repeats,
+            synonyms: words.map_or_else(Vec::new, |words| words.also.clone()),
+            columns: described_columns,
+        });
+        described.schema.tables.push(GrammarTable {
             name: as_needed(&table.name),
             one: nouns[index].one.clone(),
             many: nouns[index].many.clone(),
             key: links.keys[index].into_iter().collect(),
             rows: [0, 0],
-            columns: drafts.into_iter().map(|it| it.column).collect(),
+            columns,
         });
     }
     described

@@ -1,6 +1,7 @@
 //! Reads what drafting needs of a database file: tables, columns, declared keys and rows.
 //!
-//! Invariant: the memory is bounded, whatever the tables have.
+//! Invariant: the memory is bounded, whatever the tables have, and no expression of the schema is
+//! evaluated.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -21,7 +22,7 @@ const MOST_CELLS: u64 = 2_000_000;
 #[derive(Debug, Clone, Default)]
 pub(super) struct SourceDatabase {
     pub(super) tables: Vec<SourceTable>,
-    /// What is no plain table, with the reason.
+    /// What is no plain table and no stored column, with the reason.
     pub(super) left_out: Vec<String>,
 }
 
@@ -105,7 +106,7 @@ fn read_at_most(
     for table in listed {
         let (name, kind) = (&table.name, table.kind.as_str());
         match kind {
-            "table" => match read_table(connection, &table, most_rows) {
+            "table" => match read_table(connection, &table, most_rows, &mut database.left_out) {
                 Ok(table) => database.tables.push(table),
                 Err(error) if is_of_machine(&error) => return Err(error),
                 Err(error) => {
@@ -147,16 +148,36 @@ fn is_of_machine(error: &rusqlite::Error) -> bool {
     )
 }
 
+/// Returns name, declared type and place in the primary key of the columns whose values are stored.
+/// A virtual generated column is evaluated whenever it is read, whatever that costs.
+fn stored_columns(
+    connection: &Connection,
+    table: &str,
+    left_out: &mut Vec<String>,
+) -> rusqlite::Result<Vec<(String, String, i64)>> {
+    let sql = "SELECT name, type, pk, hidden = 2 FROM pragma_table_xinfo(?1) WHERE hidden <> 1 \
+               ORDER BY cid";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([table])?;
+    let mut columns = Vec::new();
+    while let Some(row) = rows.next()? {
+        let name: String = row.get(0)?;
+        match row.get::<_, bool>(3)? {
+            true => left_out.push(format!("{table}.{name} is computed; it is not asked about")),
+            false => columns.push((name, row.get(1)?, row.get(2)?)),
+        }
+    }
+    Ok(columns)
+}
+
 fn read_table(
     connection: &Connection,
     listed: &ListedTable,
     most_rows: u64,
+    left_out: &mut Vec<String>,
 ) -> rusqlite::Result<SourceTable> {
     let name = &listed.name;
-    let sql = "SELECT name, type, pk FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid";
-    let mut statement = connection.prepare(sql)?;
-    let columns = statement.query_map([name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    let columns: Vec<(String, String, i64)> = columns.collect::<rusqlite::Result<_>>()?;
+    let columns = stored_columns(connection, name, left_out)?;
     let mut key: Vec<usize> = (0..columns.len()).filter(|it| columns[*it].2 > 0).collect();
     key.sort_by_key(|index| columns[*index].2);
     let affinities: Vec<&str> = columns.iter().map(|(_, it, _)| affinity(it)).collect();

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::sql_name::is_keyword;
 use crate::sql_text::{SqlToken, sql_tokens};
-use crate::{Question, hash, is_keyword, is_sql_function};
+use crate::{Question, hash, is_sql_function};
 
 /// The percentage of the questions of a level that are for evaluation.
 const EVAL_PERCENT: usize = 15;
@@ -64,8 +65,8 @@ fn take_place(places: &mut BTreeMap<String, usize>, level: &str) -> bool {
 /// Returns a text that is equal for questions that ask the same thing: the answer, and the names,
 /// numbers and texts of the SQL. Either alone is equal for many different questions.
 fn meaning(question: &Question) -> String {
-    let words: Vec<String> = words(&question.gold_sql).into_iter().collect();
-    format!("{}\n{}", cells(&question.gold_answer), words.join("\n"))
+    let names: Vec<String> = names_and_literals(&question.gold_sql).into_iter().collect();
+    format!("{}\n{}", cells(&question.gold_answer), names.join("\n"))
 }
 
 /// Returns the rows of an answer without the order of rows and columns.
@@ -89,8 +90,8 @@ fn cells(answer: &Value) -> String {
 
 /// Returns the names, numbers and texts of a query, each once. Keywords, functions, `GROUP BY` and
 /// `LIMIT` are left out: the answer shows what they decide.
-fn words(sql: &str) -> BTreeSet<String> {
-    let mut words = BTreeSet::new();
+fn names_and_literals(sql: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
     let mut is_left_out = false;
     let tokens = sql_tokens(sql).filter(|token| !matches!(token, SqlToken::Gap(_)));
     let mut tokens = tokens.peekable();
@@ -106,12 +107,12 @@ fn words(sql: &str) -> BTreeSet<String> {
             }
             SqlToken::Word(word) if is_call && is_sql_function(word) => {}
             SqlToken::Word(text) | SqlToken::Quoted(text) if !is_left_out => {
-                words.insert(text.to_owned());
+                found.insert(text.to_owned());
             }
             _ => {}
         }
     }
-    words
+    found
 }
 
 #[cfg(test)]

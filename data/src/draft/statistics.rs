@@ -1,6 +1,6 @@
-//! What the values of a column look like.
+//! What the values of a column look like. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use rusqlite::types::Value as SqlValue;
 
@@ -32,7 +32,6 @@ pub(super) struct ColumnStatistics {
     /// Distinct texts without regard to case and blanks.
     pub(super) distinct_folded: usize,
     pub(super) longest: usize,
-    pub(super) characters: usize,
     /// The most words of a text.
     pub(super) most_words: usize,
     /// Whether some number is no whole one.
@@ -51,8 +50,7 @@ impl ColumnStatistics {
             greatest: f64::NEG_INFINITY,
             ..Self::default()
         };
-        let mut seen: BTreeMap<String, ()> = BTreeMap::new();
-        let mut folded: BTreeMap<String, ()> = BTreeMap::new();
+        let (mut seen, mut folded) = (BTreeSet::new(), BTreeSet::new());
         for value in values {
             counts.rows += 1;
             let text = match value {
@@ -83,13 +81,13 @@ impl ColumnStatistics {
                     text.clone()
                 }
             };
-            folded.insert(text.trim().to_lowercase(), ());
-            seen.insert(text, ());
+            folded.insert(text.trim().to_lowercase());
+            seen.insert(text);
         }
         counts.distinct = seen.len();
         counts.distinct_folded = folded.len();
         if seen.len() <= 2 {
-            counts.pair = seen.into_keys().collect();
+            counts.pair = seen.into_iter().collect();
         }
         counts
     }
@@ -102,9 +100,7 @@ impl ColumnStatistics {
 
     fn text(&mut self, text: &str) {
         self.blanks += usize::from(is_missing(text));
-        let length = text.chars().count();
-        self.longest = self.longest.max(length);
-        self.characters += length;
+        self.longest = self.longest.max(text.chars().count());
         self.most_words = self.most_words.max(text.split_whitespace().count());
         self.lettered += usize::from(text.chars().any(char::is_alphabetic));
         self.dates += usize::from(is_date(text));

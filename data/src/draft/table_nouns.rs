@@ -1,4 +1,4 @@
-//! What the rows of tables are called.
+//! What the rows of tables are called. Pure.
 
 use super::dictionary::Dictionary;
 use super::source::{SourceDatabase, SourceTable};

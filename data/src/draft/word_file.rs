@@ -1,34 +1,37 @@
-//! The file of words: what a person calls the tables and columns of a database.
+//! The file of words: what a person calls the tables and columns of a database. Pure.
 //!
-//! It stands beside the database, `shop.words.toml` for `shop.sqlite`. Unknown keys, tables and
-//! columns are refused with the nearest name.
+//! It stands beside the database, `shop.words.toml` for `shop.sqlite`. Unknown keys are refused
+//! with those that there are, and unknown tables and columns with the nearest name.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use toml::{Table, Value};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 
-use super::names::nearest;
 use super::source::SourceDatabase;
+use super::suggestion::nearest;
 use crate::DataError;
 
-const TABLE_KEYS: [&str; 5] = ["one", "many", "also", "skip", "columns"];
-const COLUMN_KEYS: [&str; 5] = ["noun", "also", "says", "skip", "refers_to"];
-
-/// The words for a database, by names in lower case.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// The words for a database, by the names of its tables.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct WordFile {
     tables: BTreeMap<String, TableWords>,
 }
 
 /// The words for a table.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct TableWords {
     /// The singular noun for a row.
+    #[serde(deserialize_with = "word")]
     pub(super) one: Option<String>,
     /// The plural noun for rows.
+    #[serde(deserialize_with = "word")]
     pub(super) many: Option<String>,
     /// Other singular nouns.
+    #[serde(deserialize_with = "words")]
     pub(super) also: Vec<String>,
     /// Whether no question is about the table.
     pub(super) skip: bool,
@@ -36,34 +39,39 @@ pub(super) struct TableWords {
 }
 
 /// The words for a column.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct ColumnWords {
+    #[serde(deserialize_with = "word")]
     pub(super) noun: Option<String>,
     /// Other nouns.
+    #[serde(deserialize_with = "words")]
     pub(super) also: Vec<String>,
     /// What follows the noun of the table, with `{}` for the value: "from {}".
+    #[serde(deserialize_with = "phrase")]
     pub(super) says: Option<String>,
     /// Whether no question is about the column.
     pub(super) skip: bool,
     /// The table whose key the values are.
+    #[serde(deserialize_with = "word")]
     pub(super) refers_to: Option<String>,
 }
 
 impl WordFile {
     /// Returns the words for a table.
     pub(super) fn table(&self, table: &str) -> Option<&TableWords> {
-        self.tables.get(&table.to_lowercase())
+        self.tables.get(table)
     }
 
     /// Returns the words for a column.
     pub(super) fn column(&self, table: &str, column: &str) -> Option<&ColumnWords> {
-        self.table(table)?.columns.get(&column.to_lowercase())
+        self.table(table)?.columns.get(column)
     }
 
     /// Parses a file of words for a database.
     ///
     /// # Errors
-    /// Names the key that is unknown or has the wrong form, and the nearest one.
+    /// Names the line that is wrong, or the table or column that does not exist.
     pub(super) fn parse(
         path: &Path,
         text: &str,
@@ -71,155 +79,91 @@ impl WordFile {
     ) -> Result<Self, DataError> {
         parse(text, database).map_err(|problem| DataError::format(path, problem))
     }
+
+    /// Returns the same words by the names of tables and columns as the database has them.
+    fn resolved(self, database: &SourceDatabase) -> Result<Self, String> {
+        let tables = || database.tables.iter().map(|it| it.name.as_str());
+        let mut file = Self::default();
+        for (name, mut words) in self.tables {
+            let place = format!("tables.{name}");
+            let index = position("table", &name, &place, tables())?;
+            let table = &database.tables[index];
+            for (name, column) in std::mem::take(&mut words.columns) {
+                let place = format!("{place}.columns.{name}");
+                let names = table.columns.iter().map(|it| it.name.as_str());
+                let index = position("column", &name, &place, names)?;
+                if let Some(parent) = &column.refers_to {
+                    position("table", parent, &place, tables())?;
+                }
+                let name = table.columns[index].name.clone();
+                if words.columns.insert(name, column).is_some() {
+                    return Err(twice(&place));
+                }
+            }
+            if file.tables.insert(table.name.clone(), words).is_some() {
+                return Err(twice(&place));
+            }
+        }
+        Ok(file)
+    }
 }
 
 fn parse(text: &str, database: &SourceDatabase) -> Result<WordFile, String> {
-    let root: Table = text
-        .parse()
-        .map_err(|error| format!("not TOML ({error}); correct the file"))?;
-    known_keys(&root, "", &["tables"])?;
-    let mut file = WordFile::default();
-    let Some(tables) = root.get("tables") else {
-        return Ok(file);
-    };
-    for (name, value) in section(tables, "tables")? {
-        let place = format!("tables.{name}");
-        let mut names = database.tables.iter();
-        let Some(table) = names.find(|it| it.name.eq_ignore_ascii_case(name)) else {
-            let names = database.tables.iter().map(|it| it.name.as_str());
-            return Err(unknown(&place, "table", name, names));
-        };
-        let columns: Vec<&str> = table.columns.iter().map(|it| it.name.as_str()).collect();
-        let mut words = table_words(section(value, &place)?, &place, &columns)?;
-        for column in words.columns.values_mut() {
-            let Some(wanted) = &column.refers_to else {
-                continue;
-            };
-            let names = || database.tables.iter().map(|it| it.name.as_str());
-            if !names().any(|it| it.eq_ignore_ascii_case(wanted)) {
-                return Err(unknown(
-                    &format!("{place}.columns"),
-                    "table",
-                    wanted,
-                    names(),
-                ));
-            }
-        }
-        file.tables.insert(name.to_lowercase(), words);
-    }
-    Ok(file)
+    let file: WordFile = toml::from_str(text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = 1 + before.map_or(0, |it| it.matches('\n').count());
+        format!("line {line}: {}; correct the file", error.message())
+    })?;
+    file.resolved(database)
 }
 
-fn table_words(section_of: &Table, place: &str, columns: &[&str]) -> Result<TableWords, String> {
-    known_keys(section_of, place, &TABLE_KEYS)?;
-    let mut words = TableWords {
-        one: noun(section_of, place, "one")?,
-        many: noun(section_of, place, "many")?,
-        also: nouns(section_of, place)?,
-        skip: flag(section_of, place)?,
-        columns: BTreeMap::new(),
-    };
-    let Some(listed) = section_of.get("columns") else {
-        return Ok(words);
-    };
-    for (name, value) in section(listed, &format!("{place}.columns"))? {
-        let place = format!("{place}.columns.{name}");
-        if !columns.iter().any(|it| it.eq_ignore_ascii_case(name)) {
-            return Err(unknown(&place, "column", name, columns.iter().copied()));
-        }
-        let column = column_words(section(value, &place)?, &place)?;
-        words.columns.insert(name.to_lowercase(), column);
-    }
-    Ok(words)
-}
-
-fn column_words(section_of: &Table, place: &str) -> Result<ColumnWords, String> {
-    known_keys(section_of, place, &COLUMN_KEYS)?;
-    let says = noun(section_of, place, "says")?;
-    if says
-        .as_ref()
-        .is_some_and(|it| it.matches("{}").count() != 1)
-    {
-        return Err(format!(
-            "{place}.says: must contain {{}} once, for the value: \"from {{}}\""
-        ));
-    }
-    Ok(ColumnWords {
-        noun: noun(section_of, place, "noun")?,
-        also: nouns(section_of, place)?,
-        says,
-        skip: flag(section_of, place)?,
-        refers_to: noun(section_of, place, "refers_to")?,
+/// Returns the index of a name, whose case does not count.
+fn position<'a>(
+    kind: &str,
+    name: &str,
+    place: &str,
+    mut names: impl Iterator<Item = &'a str> + Clone,
+) -> Result<usize, String> {
+    let all = names.clone();
+    let found = names.position(|it| it.eq_ignore_ascii_case(name));
+    found.ok_or_else(|| match nearest(name, all) {
+        Some(nearest) => format!("{place}: no {kind} `{name}`; did you mean `{nearest}`?"),
+        None => format!("{place}: no {kind} `{name}`; remove it"),
     })
 }
 
-fn known_keys(section_of: &Table, place: &str, keys: &[&str]) -> Result<(), String> {
-    match section_of.keys().find(|key| !keys.contains(&key.as_str())) {
-        Some(key) => {
-            let place = [place, key].join(".");
-            let place = place.trim_start_matches('.');
-            Err(unknown(place, "key", key, keys.iter().copied()))
-        }
-        None => Ok(()),
-    }
-}
-
-fn unknown<'a>(
-    place: &str,
-    kind: &str,
-    name: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> String {
-    match nearest(name, candidates) {
-        Some(nearest) => format!("{place}: no {kind} `{name}`; did you mean `{nearest}`?"),
-        None => format!("{place}: no {kind} `{name}`; remove it"),
-    }
-}
-
-fn section<'a>(value: &'a Value, place: &str) -> Result<&'a Table, String> {
-    value
-        .as_table()
-        .ok_or_else(|| format!("{place}: must be a table of TOML, such as [{place}]"))
-}
-
-fn noun(section_of: &Table, place: &str, key: &str) -> Result<Option<String>, String> {
-    let Some(value) = section_of.get(key) else {
-        return Ok(None);
-    };
-    let place = format!("{place}.{key}");
-    let word = value
-        .as_str()
-        .ok_or_else(|| format!("{place}: must be a text in quotation marks"))?;
-    plain_word(word, &place, key).map(Some)
+fn twice(place: &str) -> String {
+    format!("{place}: the name is there twice, in another case; keep one of them")
 }
 
 /// Returns a word without blanks around it.
-fn plain_word(word: &str, place: &str, key: &str) -> Result<String, String> {
+fn plain_word(word: &str) -> Result<String, String> {
     match word.trim() {
         "" | "{}" => Err(format!(
-            "{place}: `{word}` has no word; write one, or remove `{key}`"
+            "`{word}` has no word; write one, or remove the key"
         )),
         word => Ok(word.to_owned()),
     }
 }
 
-fn nouns(section_of: &Table, place: &str) -> Result<Vec<String>, String> {
-    let place = format!("{place}.also");
-    let problem = || format!("{place}: must be a list of texts, such as [\"customer\"]");
-    let Some(value) = section_of.get("also") else {
-        return Ok(Vec::new());
-    };
-    let texts = value.as_array().ok_or_else(problem)?.iter();
-    let text = |value: &Value| plain_word(value.as_str().ok_or_else(problem)?, &place, "also");
-    texts.map(text).collect()
+fn word<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+    let word = plain_word(&String::deserialize(value)?);
+    word.map(Some).map_err(D::Error::custom)
 }
 
-fn flag(section_of: &Table, place: &str) -> Result<bool, String> {
-    match section_of.get("skip") {
-        None => Ok(false),
-        Some(value) => value
-            .as_bool()
-            .ok_or_else(|| format!("{place}.skip: must be true or false")),
+fn words<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
+    let texts = Vec::<String>::deserialize(value)?;
+    let words = texts.iter().map(|it| plain_word(it));
+    words.collect::<Result<_, _>>().map_err(D::Error::custom)
+}
+
+fn phrase<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+    let says = word(value)?;
+    match says.as_ref().map(|it| it.matches("{}").count()) {
+        None | Some(1) => Ok(says),
+        Some(_) => Err(D::Error::custom(
+            "`says` must contain {} once, for the value: \"from {}\"",
+        )),
     }
 }
 
@@ -248,35 +192,35 @@ mod tests {
     fn words_are_read_by_name_without_case() {
         let text = r#"
             [tables."order lines"]
-            one = "line"
+            one = " line "
             also = ["item"]
             [tables."order lines".columns.QTY]
             noun = "quantity"
             says = "for {} pieces"
         "#;
         let file = parse(text, &database()).unwrap();
-        let table = file.table("ORDER LINES").unwrap();
+        let table = file.table("Order Lines").unwrap();
         assert_eq!((table.one.as_deref(), table.also.len()), (Some("line"), 1));
-        let column = file.column("Order Lines", "qty").unwrap();
+        let column = file.column("Order Lines", "Qty").unwrap();
         assert_eq!(column.noun.as_deref(), Some("quantity"));
         assert_eq!(file.column("Order Lines", "status"), None);
     }
 
     #[test]
-    fn what_is_unknown_or_malformed_is_refused_with_the_nearest_name() {
+    fn what_is_unknown_or_malformed_is_refused_with_what_there_is() {
         for (text, problem) in [
-            ("table = 1", "table: no key `table`; did you mean `tables`?"),
             (
-                "tables = 1",
-                "tables: must be a table of TOML, such as [tables]",
+                "table = 1",
+                "line 1: unknown field `table`, expected `tables`",
             ),
+            ("tables = 1", "line 1: invalid type: integer `1`"),
             (
                 "[tables.orders]",
                 "tables.orders: no table `orders`; did you mean `Order Lines`?",
             ),
             (
                 "[tables.\"order lines\"]\nonne = \"x\"",
-                "tables.order lines.onne: no key `onne`; did you mean `one`?",
+                "line 2: unknown field `onne`, expected one of `one`, `many`",
             ),
             (
                 "[tables.\"order lines\".columns.stattus]",
@@ -284,36 +228,53 @@ mod tests {
             ),
             (
                 "[tables.\"order lines\".columns.status]\nsays = \"in state\"",
-                "tables.order lines.columns.status.says: must contain {} once",
+                "line 2: `says` must contain {} once",
             ),
             (
                 "[tables.\"order lines\"]\nskip = 1",
-                "skip: must be true or false",
+                "line 2: invalid type: integer `1`, expected a boolean",
             ),
             (
                 "[tables.\"order lines\"]\nalso = \"x\"",
-                "also: must be a list of texts",
+                "line 2: invalid type: string \"x\", expected a sequence",
             ),
             (
                 "[tables.\"order lines\".columns.qty]\nrefers_to = \"lines\"",
                 "no table `lines`; did you mean `Order Lines`?",
             ),
-            ("tables = [", "not TOML"),
+            ("tables = [", "line 1: "),
+            (
+                "[tables.\"order lines\"]\n[tables.\"Order lines\"]",
+                "the name is there twice",
+            ),
+            (
+                "[tables.\"order lines\".columns]\nqty = {}\nQTY = {}",
+                "columns.qty: the name is there twice",
+            ),
+        ] {
+            let found = parse(text, &database()).unwrap_err();
+            assert!(found.contains(problem), "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn words_that_are_blank_are_refused() {
+        for (text, problem) in [
             (
                 "[tables.\"order lines\"]\none = \"  \"",
-                "tables.order lines.one: `  ` has no word; write one, or remove `one`",
+                "line 2: `  ` has no word; write one, or remove the key",
             ),
             (
                 "[tables.\"order lines\"]\nalso = [\"item\", \"\"]",
-                "tables.order lines.also: `` has no word; write one, or remove `also`",
+                "line 2: `` has no word",
             ),
             (
                 "[tables.\"order lines\".columns.qty]\nnoun = \"\\t\"",
-                "columns.qty.noun: ",
+                "line 2: `\t` has no word",
             ),
             (
                 "[tables.\"order lines\".columns.qty]\nsays = \" {} \"",
-                "columns.qty.says: ` {} ` has no word",
+                "line 2: ` {} ` has no word",
             ),
         ] {
             let found = parse(text, &database()).unwrap_err();

@@ -1,11 +1,11 @@
-//! Enumerates what can fill the slots of a query template, given a schema and its rows.
+//! Enumerates what can fill the slots of a query template, given a schema and its rows. Pure.
 
 use rusqlite::types::Value as SqlValue;
 
 use super::domain::ColumnKind;
 use super::rng::RngStream;
 use super::rows::DatabaseRows;
-use super::schema::{ColumnId, GeneratedColumn, GeneratedSchema};
+use super::schema::{ColumnId, GrammarColumn, GrammarSchema};
 use super::template::{QueryTemplate, Slot, SlotKind};
 
 /// The approximate number of rows whose labels are used as values.
@@ -44,7 +44,7 @@ pub(crate) type Binding = Vec<(char, Filler)>;
 /// Returns every way to fill a template's slots, in an order that `rng` shuffles.
 pub(crate) fn bindings(
     template: &QueryTemplate,
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
     rows: &DatabaseRows,
     rng: &mut RngStream,
 ) -> Vec<Binding> {
@@ -66,7 +66,7 @@ pub(crate) fn bindings(
 /// filler.
 pub(crate) fn draw_binding(
     template: &QueryTemplate,
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
     rows: &DatabaseRows,
     rng: &mut RngStream,
 ) -> Option<Binding> {
@@ -82,7 +82,7 @@ pub(crate) fn draw_binding(
 fn fillers(
     slot: &Slot,
     binding: &Binding,
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
     rows: &DatabaseRows,
 ) -> Vec<Filler> {
     let of = slot.of.map(|letter| find(binding, letter));
@@ -135,25 +135,25 @@ pub(crate) fn table_of(filler: &Filler) -> usize {
 
 /// Returns the columns of a table with their ids.
 fn columns_of(
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
     table: usize,
-) -> impl Iterator<Item = (ColumnId, &GeneratedColumn)> {
+) -> impl Iterator<Item = (ColumnId, &GrammarColumn)> {
     let columns = schema.tables[table].columns.iter().enumerate();
     columns.map(move |(column, it)| (ColumnId { table, column }, it))
 }
 
-fn parents(child: usize, schema: &GeneratedSchema) -> Vec<Filler> {
-    let parent = |(foreign_key, column): (ColumnId, &GeneratedColumn)| {
+fn parents(child: usize, schema: &GrammarSchema) -> Vec<Filler> {
+    let parent = |(foreign_key, column): (ColumnId, &GrammarColumn)| {
         let table = column.parent?;
         Some(Filler::Parent { foreign_key, table })
     };
     columns_of(schema, child).filter_map(parent).collect()
 }
 
-fn columns(kind: SlotKind, table: usize, schema: &GeneratedSchema) -> Vec<Filler> {
-    let is_label = |column: &GeneratedColumn| matches!(column.spec.kind, ColumnKind::Label(_));
+fn columns(kind: SlotKind, table: usize, schema: &GrammarSchema) -> Vec<Filler> {
+    let is_label = |column: &GrammarColumn| matches!(column.spec.kind, ColumnKind::Label(_));
     let has_label = schema.tables[table].columns.iter().any(is_label);
-    let fits = |column: &GeneratedColumn| {
+    let fits = |column: &GrammarColumn| {
         let is_number = matches!(
             column.spec.kind,
             ColumnKind::Integer(_) | ColumnKind::Decimal(_) | ColumnKind::TextInteger(_)
@@ -161,7 +161,8 @@ fn columns(kind: SlotKind, table: usize, schema: &GeneratedSchema) -> Vec<Filler
         match (kind, &column.spec.kind) {
             (SlotKind::Nullable, _) => column.spec.nulls > 0,
             (SlotKind::Key, kind) => *kind == ColumnKind::Key,
-            (SlotKind::Any, kind) => !matches!(kind, ColumnKind::Key | ColumnKind::Parent(_)),
+            (SlotKind::Any, ColumnKind::Key | ColumnKind::Parent(_) | ColumnKind::Hidden) => false,
+            (SlotKind::Any, _) => true,
             (SlotKind::Name, ColumnKind::Key) => !has_label,
             (SlotKind::Label | SlotKind::Name, ColumnKind::Label(_))
             | (SlotKind::Category, ColumnKind::Words(_) | ColumnKind::OneOf(_))
@@ -176,7 +177,7 @@ fn columns(kind: SlotKind, table: usize, schema: &GeneratedSchema) -> Vec<Filler
 }
 
 /// Returns distinct values of a column, in the order of their first row.
-fn values(id: ColumnId, schema: &GeneratedSchema, rows: &DatabaseRows) -> Vec<Filler> {
+fn values(id: ColumnId, schema: &GrammarSchema, rows: &DatabaseRows) -> Vec<Filler> {
     let samples = match schema.column(id).spec.kind {
         ColumnKind::Label(_) => LABEL_SAMPLES,
         _ => VALUE_SAMPLES,
@@ -202,7 +203,7 @@ fn sampled(id: ColumnId, rows: &DatabaseRows, samples: usize) -> impl Iterator<I
 /// the sorted values of so many rows.
 fn bounds(
     id: ColumnId,
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
     rows: &DatabaseRows,
     indices: impl Fn(usize) -> Vec<usize>,
 ) -> Vec<SqlValue> {
@@ -239,7 +240,7 @@ fn ends(count: usize) -> Vec<usize> {
 }
 
 /// Returns the pairs of thresholds.
-fn ranges(id: ColumnId, schema: &GeneratedSchema, rows: &DatabaseRows) -> Vec<Filler> {
+fn ranges(id: ColumnId, schema: &GrammarSchema, rows: &DatabaseRows) -> Vec<Filler> {
     let bounds = bounds(id, schema, rows, quantiles);
     let range =
         |(low, high): (usize, usize)| Filler::Range(id, bounds[low].clone(), bounds[high].clone());
@@ -251,7 +252,7 @@ fn ranges(id: ColumnId, schema: &GeneratedSchema, rows: &DatabaseRows) -> Vec<Fi
 fn fragments(
     kind: SlotKind,
     id: ColumnId,
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
     rows: &DatabaseRows,
 ) -> Vec<Filler> {
     let mut fragments: Vec<String> = Vec::new();
@@ -314,7 +315,7 @@ mod tests {
             .filter(|domain| domain.tables.iter().all(|table| table.rows[1] < 1000))
         {
             let schema =
-                GeneratedSchema::draw(domain, &mut RngStream::new(1, &[&domain.name]), false);
+                GrammarSchema::draw(domain, &mut RngStream::new(1, &[&domain.name]), false);
             let rows = rows::fill(&schema, &words, &domain.name, 1);
             for (index, template) in templates().iter().enumerate() {
                 let bindings = bindings(template, &schema, &rows, &mut RngStream::new(1, &[]));

@@ -1,4 +1,5 @@
 //! Domains: the tables and columns that a kind of business has, and the English words for them.
+//! Pure.
 //!
 //! The TOML files in `domains/` are compiled into the program. Each database of a domain keeps a
 //! random selection of the optional columns, and a renamed database may use the alternative names
@@ -216,6 +217,10 @@ pub(crate) enum ColumnKind {
     /// What is only shown or looked up. Domain files do not contain it: real databases do.
     #[serde(skip)]
     Text,
+    /// What questions never ask for and never filter by, and columns that refer to a table of a
+    /// real database. Domain files do not contain it.
+    #[serde(skip)]
+    Hidden,
 }
 
 /// Parses all domain files.

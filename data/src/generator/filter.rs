@@ -1,4 +1,5 @@
 //! Decides which queries become questions. The decision depends only on the results of running SQL.
+//! Pure.
 
 use rusqlite::types::Value as SqlValue;
 use serde_json::Value;
@@ -10,24 +11,10 @@ use crate::{AnswerType, answer_from_rows, real_text};
 const MAX_ANSWER_ROWS: usize = 5;
 const MAX_TEXT_CHARS: usize = 60;
 
-/// Why a query makes no question.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum DropReason {
-    /// It fails, spends its budget, or returns too much.
-    Fails,
-    /// Its answer is empty, NULL or zero.
-    Empty,
-    /// Its answer has more than five rows.
-    Long,
-    /// Its answer cannot be written without ambiguity.
-    Unclear,
-    /// Its answer is a literal of the SQL.
-    Literal,
-    /// Its answer depends on the order of a tie at the limit.
-    Tie,
-    /// Its answer is the same on other rows.
-    Insensitive,
-}
+/// Why a query is dropped whose answer cannot be written without ambiguity.
+pub(crate) const UNCLEAR: &str = "cannot be written clearly";
+/// Why a query is dropped whose answer is empty, NULL or zero.
+const EMPTY: &str = "empty or zero";
 
 /// The result of an accepted query.
 pub(crate) struct AcceptedQuery {
@@ -38,8 +25,8 @@ pub(crate) struct AcceptedQuery {
     pub(crate) tables: Vec<String>,
 }
 
-/// Runs a query on a database and on its twin, which has other rows, and returns the result if the
-/// query makes a good question.
+/// Runs a query on a database and on its twins, which have other rows, and returns the result if
+/// the query makes a good question, or why it is dropped.
 ///
 /// A query is accepted if
 /// - it runs within its budget,
@@ -47,53 +34,44 @@ pub(crate) struct AcceptedQuery {
 ///   without ambiguity,
 /// - the answer is not a literal of the SQL itself,
 /// - the answer does not depend on the order of a tie at the LIMIT, and
-/// - the answer on the twin is different.
-pub(crate) fn accept(
-    sql: &RenderedSql,
-    limit: Option<usize>,
-    database: &GoldDatabase,
-    twin: &GoldDatabase,
-) -> Option<AcceptedQuery> {
-    judge(sql, limit, database, std::slice::from_ref(twin)).ok()
-}
-
-/// Decides like [`accept`], and says why a query is dropped. The answer must differ on one of the
-/// twins.
+/// - the answer on one of the twins is different.
 pub(crate) fn judge(
     sql: &RenderedSql,
     limit: Option<usize>,
     database: &GoldDatabase,
     twins: &[GoldDatabase],
-) -> Result<AcceptedQuery, DropReason> {
-    let gold = database.run(&sql.text).map_err(|_| DropReason::Fails)?;
+) -> Result<AcceptedQuery, &'static str> {
+    let gold = database
+        .run(&sql.text)
+        .map_err(|_| "fails or costs too much")?;
     if gold.rows.is_empty() {
-        return Err(DropReason::Empty);
+        return Err(EMPTY);
     }
     if gold.rows.len() > MAX_ANSWER_ROWS {
-        return Err(DropReason::Long);
+        return Err("more than five rows");
     }
     let answer = answer_from_rows(&gold.rows);
-    let (answer_type, answer) = answer.map_err(|_| DropReason::Unclear)?;
+    let (answer_type, answer) = answer.map_err(|_| UNCLEAR)?;
     if answer.as_f64() == Some(0.0) {
-        return Err(DropReason::Empty);
+        return Err(EMPTY);
     }
     let is_clear =
         gold.rows.iter().flatten().all(is_clear) && (!answer.is_array() || is_writable(&gold.rows));
     if !is_clear {
-        return Err(DropReason::Unclear);
+        return Err(UNCLEAR);
     }
     if is_literal_of(&answer, &sql.text) {
-        return Err(DropReason::Literal);
+        return Err("answer is in the question");
     }
     if has_tie(sql, limit, database) {
-        return Err(DropReason::Tie);
+        return Err("tie at a limit");
     }
     let differs = |twin: &GoldDatabase| {
         let other = twin.run(&sql.text);
         other.is_ok_and(|other| gold.rows != other.rows)
     };
     if !twins.iter().any(differs) {
-        return Err(DropReason::Insensitive);
+        return Err("does not depend on the data");
     }
     Ok(AcceptedQuery {
         answer_type,
@@ -160,13 +138,8 @@ mod tests {
             text: sql.to_owned(),
             sort_keys: order.map(|key| format!("SELECT {key} FROM t ORDER BY {key} DESC")),
         };
-        accept(
-            &sql,
-            limit,
-            &database(rows),
-            &database("('z', 99, 9.5), ('y', 98, 8.5)"),
-        )
-        .is_some()
+        let twin = database("('z', 99, 9.5), ('y', 98, 8.5)");
+        judge(&sql, limit, &database(rows), &[twin]).is_ok()
     }
 
     #[test]

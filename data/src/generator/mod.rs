@@ -7,15 +7,14 @@
 pub(crate) mod binding;
 pub(crate) mod domain;
 pub(crate) mod filter;
-pub(crate) mod folder;
 mod procedural;
-mod questions;
+pub(crate) mod questions;
 pub(crate) mod render;
 pub(crate) mod rng;
 pub(crate) mod rows;
 pub(crate) mod schema;
 mod specs;
-pub(crate) mod store;
+mod store;
 pub(crate) mod template;
 
 use std::path::Path;
@@ -24,9 +23,8 @@ use std::sync::mpsc;
 
 use crate::manifest::{DataOrigin, Manifest, ManifestDatabase};
 use crate::own_writer::{self, OwnContent};
-use crate::{DataError, hash};
+use crate::{DataError, folder, hash};
 
-use domain::Domain;
 use procedural::Lexicon;
 pub use procedural::WordShare;
 use questions::{BuiltDatabase, DatabaseSpec, GeneratorInputs};
@@ -40,23 +38,13 @@ pub const DEFAULT_SEED: u64 = 1;
 const VERSION: &str = "5";
 const LICENCE: &str = env!("CARGO_PKG_LICENSE");
 
-/// The progress of a build.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BuildProgress {
-    /// The database that was finished last.
-    pub database_name: String,
-    /// The number of its questions.
-    pub questions: usize,
-    /// The number of finished databases.
-    pub done: usize,
-    /// The number of all databases.
-    pub total: usize,
-}
-
-/// Builds databases and questions into `out`, and replaces an earlier build.
+/// Builds databases and questions into `out`, and replaces an earlier build. A build of the same
+/// seed and recipe whose files are intact is kept, so that several processes that need the same
+/// folder at the same time build it once.
 ///
 /// The folder appears whole or not at all: the build is written to a folder beside it, which is
-/// renamed.
+/// renamed. `progress` is called after each database with the number of those that are done and of
+/// all.
 ///
 /// # Errors
 /// Fails if `out` exists and is not an earlier build, if the path cannot be written, or if the disk
@@ -64,42 +52,7 @@ pub struct BuildProgress {
 pub fn build(
     out: &Path,
     seed: u64,
-    progress: &mut dyn FnMut(BuildProgress),
-) -> Result<Manifest, DataError> {
-    let _lock = folder::lock(out)?;
-    let domains = domain::domains();
-    build_locked(out, &default_plan(seed, &domains), progress)
-}
-
-/// Builds procedural databases and their questions into `out`, and replaces an earlier build.
-///
-/// # Errors
-/// Fails like [`build`].
-pub fn build_procedural(
-    out: &Path,
-    data: &ProceduralData,
-    progress: &mut dyn FnMut(BuildProgress),
-) -> Result<Manifest, DataError> {
-    let _lock = folder::lock(out)?;
-    let lexicon = Lexicon::read(data.words);
-    let domains = domain::domains();
-    let plan = BuildPlan {
-        seed: data.seed,
-        recipe: recipe(&procedural::sources()),
-        databases: procedural_specs(data, &lexicon, &domains),
-    };
-    build_locked(out, &plan, progress)
-}
-
-/// Builds like [`build`], but keeps a build of the same seed and recipe whose files are intact.
-/// Several processes that need the same folder at the same time build it once.
-///
-/// # Errors
-/// Fails like [`build`].
-pub fn build_if_needed(
-    out: &Path,
-    seed: u64,
-    progress: &mut dyn FnMut(BuildProgress),
+    progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Manifest, DataError> {
     let intact = |manifest: &Manifest| {
         manifest.seed == seed
@@ -112,8 +65,33 @@ pub fn build_if_needed(
     }
     let _lock = folder::lock(out)?;
     let domains = domain::domains();
-    let build = || build_locked(out, &default_plan(seed, &domains), progress);
-    find().map_or_else(build, Ok)
+    let plan = BuildPlan {
+        seed,
+        recipe: recipe(&[]),
+        databases: database_specs(&domains),
+    };
+    find().map_or_else(|| build_locked(out, &plan, progress), Ok)
+}
+
+/// Builds procedural databases and their questions into `out`, and replaces an earlier build.
+/// `progress` is called as that of [`build`].
+///
+/// # Errors
+/// Fails like [`build`].
+pub fn build_procedural(
+    out: &Path,
+    data: &ProceduralData,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Manifest, DataError> {
+    let _lock = folder::lock(out)?;
+    let lexicon = Lexicon::read(data.words);
+    let domains = domain::domains();
+    let plan = BuildPlan {
+        seed: data.seed,
+        recipe: recipe(&procedural::sources()),
+        databases: procedural_specs(data, &lexicon, &domains),
+    };
+    build_locked(out, &plan, progress)
 }
 
 /// What a build contains.
@@ -123,28 +101,20 @@ struct BuildPlan<'a> {
     databases: Vec<DatabaseSpec<'a>>,
 }
 
-fn default_plan(seed: u64, domains: &[Domain]) -> BuildPlan<'_> {
-    BuildPlan {
-        seed,
-        recipe: recipe(&[]),
-        databases: database_specs(domains),
-    }
-}
-
 fn build_locked(
     out: &Path,
     plan: &BuildPlan<'_>,
-    progress: &mut dyn FnMut(BuildProgress),
+    progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Manifest, DataError> {
-    own_writer::replace_folder(out, DataOrigin::Build, |draft| {
-        write_build(draft, plan, progress)
+    own_writer::replace_folder(out, DataOrigin::Build, |unfinished| {
+        write_build(unfinished, plan, progress)
     })
 }
 
 fn write_build(
     dir: &Path,
     plan: &BuildPlan<'_>,
-    progress: &mut dyn FnMut(BuildProgress),
+    progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Manifest, DataError> {
     let inputs = GeneratorInputs {
         words: domain::word_lists(),
@@ -178,7 +148,7 @@ fn build_databases(
     specs: &[DatabaseSpec<'_>],
     inputs: &GeneratorInputs,
     folder: &Path,
-    progress: &mut dyn FnMut(BuildProgress),
+    progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<BuiltDatabase>, DataError> {
     let total = specs.len();
     let next = AtomicUsize::new(0);
@@ -206,12 +176,7 @@ fn build_databases(
         drop(sender);
         for (done, (index, built)) in receiver.iter().enumerate() {
             let built = built?;
-            progress(BuildProgress {
-                database_name: specs[index].name.clone(),
-                questions: built.questions.len(),
-                done: done + 1,
-                total,
-            });
+            progress(done + 1, total);
             results[index] = Some(built);
         }
         Ok::<(), DataError>(())

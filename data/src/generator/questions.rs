@@ -6,28 +6,22 @@ use std::path::Path;
 
 use super::binding::{Binding, bindings, draw_binding};
 use super::domain::{Domain, WordLists};
-use super::filter::accept;
+use super::filter::judge;
 use super::procedural::{Lexicon, Size, Tidiness, compose};
 use super::render;
 use super::rng::RngStream;
 use super::rows::{self, DatabaseRows};
-use super::schema::GeneratedSchema;
+use super::schema::GrammarSchema;
 use super::store;
 use super::template::QueryTemplate;
 use crate::manifest::DatabaseRole;
 use crate::sql::GoldDatabase;
 use crate::sql_text::case_folded_form;
-use crate::{DataError, Question, hash};
+use crate::{DataError, Question, folder, hash, sqlite_file};
 
 /// The share of each level in a database's queries, per mille.
 const LEVEL_SHARES: [usize; 5] = [10, 320, 310, 220, 140];
 const EVAL_PERCENT: u64 = 14;
-const KNOWN_QUERIES: usize = 480;
-const UNSEEN_DATABASE_QUERIES: usize = 40;
-const UNSEEN_DOMAIN_QUERIES: usize = 80;
-/// From this number of rows on a database answers slowly, so it gets fewer questions.
-const LARGE_ROWS: u64 = 50_000;
-const LARGE_QUERIES: usize = 120;
 /// The share of each level in questions that are trained on, per mille. Most failures are joins,
 /// which levels 3 and 4 have.
 const TRAINING_LEVEL_SHARES: [usize; 5] = [10, 260, 280, 290, 160];
@@ -78,9 +72,9 @@ impl SchemaSource<'_> {
 /// Which questions a database gets.
 #[derive(Clone, Copy)]
 pub(super) enum QuestionPlan {
-    /// As many queries as the role needs, from all that the grammar has for the database, each with
-    /// several wordings.
-    ByRole,
+    /// This number of queries, from all that the grammar has for the database, each with several
+    /// wordings.
+    All { queries: usize },
     /// This number of queries, drawn one by one, each with one wording. Up to the level.
     Drawn { count: usize, highest_level: usize },
 }
@@ -114,7 +108,7 @@ pub(super) fn build_database(
             renamed,
             most_rows,
         } => {
-            let mut drawn = GeneratedSchema::draw(domain, &mut rng, renamed);
+            let mut drawn = GrammarSchema::draw(domain, &mut rng, renamed);
             for table in &mut drawn.tables {
                 table.rows = table.rows.map(|rows| rows.min(most_rows));
             }
@@ -131,14 +125,14 @@ pub(super) fn build_database(
         }
     };
     let folder = folder.join(name);
-    super::folder::create_folder(&folder)?;
+    folder::create_folder(&folder)?;
     let path = folder.join(format!("{name}.sqlite"));
     let fill = |name: &str| rows::fill(&schema, words, name, inputs.seed);
     let open = |rows| store::in_memory(&schema, rows).map_err(DataError::sqlite(&path));
     let guard = |database| GoldDatabase::guard(database).map_err(DataError::sqlite(&path));
     let rows = fill(name);
     let database = open(&rows)?;
-    store::write(&database, &path)?;
+    sqlite_file::write(&database, &path)?;
     let generator = QuestionGenerator {
         spec,
         inputs,
@@ -149,7 +143,7 @@ pub(super) fn build_database(
     };
     let row_count = rows.iter().map(|table| table.len() as u64).sum();
     let questions = match spec.questions {
-        QuestionPlan::ByRole => generator.questions(query_count(spec.role, row_count)),
+        QuestionPlan::All { queries } => generator.questions(queries),
         QuestionPlan::Drawn {
             count,
             highest_level,
@@ -161,28 +155,17 @@ pub(super) fn build_database(
     })
 }
 
-fn query_count(role: DatabaseRole, rows: u64) -> usize {
-    match role {
-        DatabaseRole::Known if rows >= LARGE_ROWS => LARGE_QUERIES,
-        DatabaseRole::Known => KNOWN_QUERIES,
-        DatabaseRole::UnseenDatabase => UNSEEN_DATABASE_QUERIES,
-        DatabaseRole::UnseenDomain | DatabaseRole::Training | DatabaseRole::UnseenWords => {
-            UNSEEN_DOMAIN_QUERIES
-        }
-    }
-}
-
 /// What a database's questions contain so far.
 #[derive(Default)]
-struct Seen {
-    queries: BTreeSet<String>,
-    texts: BTreeSet<String>,
+pub(crate) struct Seen {
+    pub(crate) queries: BTreeSet<String>,
+    pub(crate) texts: BTreeSet<String>,
 }
 
 struct QuestionGenerator<'a> {
     spec: &'a DatabaseSpec<'a>,
     inputs: &'a GeneratorInputs,
-    schema: &'a GeneratedSchema,
+    schema: &'a GrammarSchema,
     rows: &'a DatabaseRows,
     database: GoldDatabase,
     twin: GoldDatabase,
@@ -210,7 +193,7 @@ impl QuestionGenerator<'_> {
     fn drawn_questions(&self, count: usize, highest_level: usize) -> Vec<Question> {
         let mut rng = self.rng(&["draw"]);
         let mut seen = Seen::default();
-        let mut questions = Vec::with_capacity(count);
+        let mut questions = Vec::new();
         let shares = match self.spec.role {
             DatabaseRole::Training => TRAINING_LEVEL_SHARES,
             _ => LEVEL_SHARES,
@@ -275,7 +258,8 @@ impl QuestionGenerator<'_> {
         if seen.queries.contains(&normal) {
             return None;
         }
-        let accepted = accept(&sql, template.limit, &self.database, &self.twin)?;
+        let twins = std::slice::from_ref(&self.twin);
+        let accepted = judge(&sql, template.limit, &self.database, twins).ok()?;
         let split = self.split(&normal);
         let question = |question_text| Question {
             question_id: String::new(),
@@ -330,7 +314,7 @@ impl QuestionGenerator<'_> {
 
 /// Gives each question its id: the database, the split in short, and the index among the database's
 /// questions of that split.
-fn assign_ids(questions: &mut [Question]) {
+pub(crate) fn assign_ids(questions: &mut [Question]) {
     let mut next = BTreeMap::<&str, usize>::new();
     for question in questions {
         let short = match question.split.as_str() {

@@ -1,4 +1,4 @@
-//! Random numbers that depend only on a seed and a name.
+//! Random numbers that depend only on a seed and a name. Pure.
 //!
 //! Invariant: draws use integer arithmetic on the output of ChaCha8, so every machine draws the
 //! same numbers. Streams are never shared: each purpose names its own stream, so a change in one

@@ -1,5 +1,5 @@
 //! The rows of a generated database: skewed, incomplete and uneven, like the rows of real
-//! databases.
+//! databases. Pure.
 //!
 //! The data seed decides which values a column keeps and how often they occur. Under a second seed
 //! the numbers, the most frequent category and the number of categories differ.
@@ -10,7 +10,7 @@ use rusqlite::types::Value as SqlValue;
 
 use super::domain::{ColumnKind, WordLists};
 use super::rng::RngStream;
-use super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable};
+use super::schema::{GrammarColumn, GrammarSchema, GrammarTable};
 
 /// Rows by table, in the schema's order of tables and columns.
 pub(crate) type DatabaseRows = Vec<Vec<Vec<SqlValue>>>;
@@ -22,18 +22,18 @@ const MOST_VALUES: usize = 10;
 
 /// Fills a schema with rows. The result depends only on the schema, `name` and `seed`.
 pub(crate) fn fill(
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
     words: &WordLists,
     name: &str,
     seed: u64,
 ) -> DatabaseRows {
-    let count = |table: &GeneratedTable| {
+    let count = |table: &GrammarTable| {
         let [fewest, most] = table.rows;
         RngStream::new(seed, &[name, &table.name, "count"]).between(fewest, most) as usize
     };
     let counts: Vec<usize> = schema.tables.iter().map(count).collect();
-    let fill_table = |(table, count): (&GeneratedTable, &usize)| {
-        let fill_column = |column: &GeneratedColumn| {
+    let fill_table = |(table, count): (&GrammarTable, &usize)| {
+        let fill_column = |column: &GrammarColumn| {
             let mut rng = RngStream::new(seed, &[name, &table.name, &column.name]);
             fill_column(column, *count, &counts, words, &mut rng)
         };
@@ -47,7 +47,7 @@ pub(crate) fn fill(
 /// Drops rows whose composite key occurred before. Composite keys are drawn like any other column.
 fn distinct_by_key(
     rows: impl Iterator<Item = Vec<SqlValue>>,
-    table: &GeneratedTable,
+    table: &GrammarTable,
 ) -> Vec<Vec<SqlValue>> {
     if table.key.len() == 1 {
         return rows.collect();
@@ -61,7 +61,7 @@ fn distinct_by_key(
 }
 
 fn fill_column(
-    column: &GeneratedColumn,
+    column: &GrammarColumn,
     count: usize,
     counts: &[usize],
     words: &WordLists,

@@ -1,4 +1,5 @@
-//! The schema of one generated database: the columns it keeps and the names it uses.
+//! The schema that the query grammar is applied to, and how one is drawn from a domain: which
+//! columns a database keeps and which names it uses. Drafting describes other databases. Pure.
 
 use super::domain::{ColumnKind, ColumnName, ColumnSpec, Domain, TableSpec};
 use super::rng::RngStream;
@@ -8,8 +9,8 @@ const RENAME_PERCENT: u32 = 60;
 
 /// The tables of a database and the words for them.
 #[derive(Clone)]
-pub(crate) struct GeneratedSchema {
-    pub(crate) tables: Vec<GeneratedTable>,
+pub(crate) struct GrammarSchema {
+    pub(crate) tables: Vec<GrammarTable>,
     pub(crate) phrasing: Phrasing,
     pub(crate) types: TypeNames,
 }
@@ -44,7 +45,7 @@ pub(crate) enum Phrasing {
 
 /// A table. `columns[0]` is the key unless the key is composite.
 #[derive(Clone)]
-pub(crate) struct GeneratedTable {
+pub(crate) struct GrammarTable {
     pub(crate) name: String,
     /// The singular noun for a row.
     pub(crate) one: String,
@@ -53,14 +54,17 @@ pub(crate) struct GeneratedTable {
     /// Indices of the key's columns.
     pub(crate) key: Vec<usize>,
     pub(crate) rows: [i64; 2],
-    pub(crate) columns: Vec<GeneratedColumn>,
+    pub(crate) columns: Vec<GrammarColumn>,
 }
 
-impl GeneratedTable {
+impl GrammarTable {
     /// Whether a row says no more than that two or more rows of other tables belong together.
     pub(crate) fn is_link(&self) -> bool {
-        let is_key = |column: &GeneratedColumn| {
-            matches!(column.spec.kind, ColumnKind::Key | ColumnKind::Parent(_))
+        let is_key = |column: &GrammarColumn| {
+            matches!(
+                column.spec.kind,
+                ColumnKind::Key | ColumnKind::Parent(_) | ColumnKind::Hidden
+            )
         };
         let parents = self.columns.iter().filter(|it| it.parent.is_some());
         parents.count() > 1 && self.columns.iter().all(is_key)
@@ -68,7 +72,7 @@ impl GeneratedTable {
 }
 
 #[derive(Clone)]
-pub(crate) struct GeneratedColumn {
+pub(crate) struct GrammarColumn {
     pub(crate) name: String,
     pub(crate) noun: String,
     pub(crate) spec: ColumnSpec,
@@ -83,7 +87,7 @@ pub(crate) struct ColumnId {
     pub(crate) column: usize,
 }
 
-impl GeneratedSchema {
+impl GrammarSchema {
     /// Draws a schema. `renamed` allows the alternative names that a domain declares.
     pub(crate) fn draw(domain: &Domain, rng: &mut RngStream, renamed: bool) -> Self {
         // All tables are named before any column is drawn: a foreign key uses its parent's name.
@@ -100,7 +104,7 @@ impl GeneratedSchema {
                 key => key.iter().filter_map(position).collect(),
             };
             let (name, one) = names[index].clone();
-            GeneratedTable {
+            GrammarTable {
                 many: name.replace('_', " "),
                 name,
                 one,
@@ -116,7 +120,7 @@ impl GeneratedSchema {
         }
     }
 
-    pub(crate) fn column(&self, id: ColumnId) -> &GeneratedColumn {
+    pub(crate) fn column(&self, id: ColumnId) -> &GrammarColumn {
         &self.tables[id.table].columns[id.column]
     }
 
@@ -150,7 +154,7 @@ fn draw_columns(
     table: usize,
     rng: &mut RngStream,
     renamed: bool,
-) -> Vec<GeneratedColumn> {
+) -> Vec<GrammarColumn> {
     let mut columns = Vec::new();
     if spec.key.is_empty() {
         columns.push(key_column(&names[table].1));
@@ -167,14 +171,12 @@ fn draw_columns(
         };
         columns.push(match parent {
             // A foreign key follows its table when that is renamed.
-            Some(parent) if column.name == key_name(&domain.tables[parent].one) => {
-                GeneratedColumn {
-                    name: key_name(&names[parent].1),
-                    noun: names[parent].1.clone(),
-                    spec: column.clone(),
-                    parent: Some(parent),
-                }
-            }
+            Some(parent) if column.name == key_name(&domain.tables[parent].one) => GrammarColumn {
+                name: key_name(&names[parent].1),
+                noun: names[parent].1.clone(),
+                spec: column.clone(),
+                parent: Some(parent),
+            },
             _ => named_column(column, parent, renamed, rng),
         });
     }
@@ -186,7 +188,7 @@ fn named_column(
     parent: Option<usize>,
     renamed: bool,
     rng: &mut RngStream,
-) -> GeneratedColumn {
+) -> GrammarColumn {
     let index = alternative(spec.also.len(), rng);
     let ColumnName { name, noun } = match spec.also.get(index) {
         Some(also) if renamed => also.clone(),
@@ -195,7 +197,7 @@ fn named_column(
             noun: spec.noun.clone(),
         },
     };
-    GeneratedColumn {
+    GrammarColumn {
         noun: noun.unwrap_or_else(|| name.replace('_', " ")),
         name,
         spec: spec.clone(),
@@ -208,13 +210,11 @@ pub(crate) fn key_name(one: &str) -> String {
     format!("{}_id", one.replace(' ', "_"))
 }
 
-fn key_column(one: &str) -> GeneratedColumn {
-    let name = key_name(one);
-    GeneratedColumn {
-        name: name.clone(),
+fn key_column(one: &str) -> GrammarColumn {
+    GrammarColumn {
+        name: key_name(one),
         noun: "id".to_owned(),
         spec: ColumnSpec {
-            name,
             kind: ColumnKind::Key,
             ..ColumnSpec::default()
         },

@@ -36,10 +36,10 @@ pub struct ProceduralData {
 /// policy knows, and one of each other domain, under alternative names.
 pub(super) fn database_specs(domains: &[Domain]) -> Vec<DatabaseSpec<'_>> {
     fn spec(domain: &Domain) -> DatabaseSpec<'_> {
-        let (suffix, role) = match domain.domain_use {
-            DomainUse::Base => ("_2", DatabaseRole::UnseenDatabase),
-            DomainUse::Run => ("", DatabaseRole::Known),
-            DomainUse::Unseen => ("", DatabaseRole::UnseenDomain),
+        let (suffix, role, queries) = match domain.domain_use {
+            DomainUse::Base => ("_2", DatabaseRole::UnseenDatabase, 40),
+            DomainUse::Run => ("", DatabaseRole::Known, 480),
+            DomainUse::Unseen => ("", DatabaseRole::UnseenDomain, 80),
         };
         DatabaseSpec {
             name: format!("{}{suffix}", domain.name),
@@ -49,7 +49,7 @@ pub(super) fn database_specs(domains: &[Domain]) -> Vec<DatabaseSpec<'_>> {
                 most_rows: i64::MAX,
             },
             role,
-            questions: QuestionPlan::ByRole,
+            questions: QuestionPlan::All { queries },
         }
     }
     let mut specs: Vec<_> = domains.iter().map(spec).collect();

@@ -1,17 +1,14 @@
-//! Stores a generated database in SQLite: in memory, and as a file whose bytes are reproducible.
-
-use std::path::Path;
+//! Stores a generated database in SQLite, in memory.
 
 use rusqlite::{Connection, params_from_iter};
 
 use super::domain::ColumnKind;
 use super::rows::DatabaseRows;
-use super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable};
-use crate::DataError;
+use super::schema::{GrammarColumn, GrammarSchema, GrammarTable};
 
 /// Creates the tables and inserts the rows, in memory.
 pub(crate) fn in_memory(
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
     rows: &DatabaseRows,
 ) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open_in_memory()?;
@@ -30,18 +27,7 @@ pub(crate) fn in_memory(
     Ok(connection)
 }
 
-/// Writes a database to a new file. The bytes depend only on the content and on SQLite's version.
-pub(crate) fn write(connection: &Connection, path: &Path) -> Result<(), DataError> {
-    let target = path
-        .to_str()
-        .ok_or_else(|| DataError::format(path, "the path is not UTF-8; choose another folder"))?;
-    connection
-        .execute("VACUUM INTO ?1", [target])
-        .map(|_| ())
-        .map_err(DataError::sqlite(path))
-}
-
-fn create(schema: &GeneratedSchema, table: &GeneratedTable) -> String {
+fn create(schema: &GrammarSchema, table: &GrammarTable) -> String {
     let mut lines: Vec<String> = table
         .columns
         .iter()
@@ -69,9 +55,9 @@ fn create(schema: &GeneratedSchema, table: &GeneratedTable) -> String {
 }
 
 fn column_definition(
-    schema: &GeneratedSchema,
-    table: &GeneratedTable,
-    column: &GeneratedColumn,
+    schema: &GrammarSchema,
+    table: &GrammarTable,
+    column: &GrammarColumn,
 ) -> String {
     let types = schema.types;
     let sql_type = match column.spec.kind {

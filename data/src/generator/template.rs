@@ -1,4 +1,4 @@
-//! The query grammar: templates of SQL with their wordings.
+//! The query grammar: templates of SQL with their wordings. Pure.
 //!
 //! A template declares its slots in order. Each slot refers to a slot before it: `t = table`, `p =
 //! parent t`, `c = category p`, `v = value c`. [`bindings`](super::binding::bindings) fills them.
@@ -53,8 +53,8 @@ pub(crate) struct QueryTemplate {
     /// A set operation with a second query.
     pub(crate) then: Option<String>,
     /// Whole sentences, as texts with slots.
-    #[serde(default)]
-    words: Vec<String>,
+    #[serde(default, rename = "words")]
+    sentences: Vec<String>,
     /// Names of one thing to ask for: "the price of {x}". A frame makes a sentence of them.
     #[serde(default)]
     is: Vec<String>,
@@ -155,8 +155,8 @@ pub(crate) fn drafting_templates() -> Vec<QueryTemplate> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Wordings {
-        #[serde(default)]
-        words: Vec<String>,
+        #[serde(default, rename = "words")]
+        sentences: Vec<String>,
         #[serde(default)]
         is: Vec<String>,
         #[serde(default)]
@@ -173,7 +173,7 @@ pub(crate) fn drafting_templates() -> Vec<QueryTemplate> {
         let Some(texts) = own.remove(&template.name) else {
             return false;
         };
-        (template.words, template.is, template.are) = (texts.words, texts.is, texts.are);
+        (template.sentences, template.is, template.are) = (texts.sentences, texts.is, texts.are);
         template.wordings = wordings(template, &frames);
         true
     });
@@ -183,11 +183,6 @@ pub(crate) fn drafting_templates() -> Vec<QueryTemplate> {
         own.keys()
     );
     templates
-}
-
-/// Returns the texts that determine what is drafted.
-pub(crate) fn drafting_sources() -> impl Iterator<Item = &'static str> {
-    FILES.iter().copied().chain([DRAFTING])
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(text: &str) -> T {
@@ -200,7 +195,7 @@ fn wordings(template: &QueryTemplate, frames: &Frames) -> Vec<Vec<String>> {
         let frame = |frame: &String| frame.replace("{}", thing).replace("{bare}", bare);
         frames.iter().map(frame).collect()
     };
-    let sentences = template.words.iter().map(|text| vec![text.clone()]);
+    let sentences = template.sentences.iter().map(|text| vec![text.clone()]);
     let is = template.is.iter().map(|thing| framed(thing, &frames.is));
     let are = template.are.iter().map(|thing| framed(thing, &frames.are));
     sentences.chain(is).chain(are).collect()

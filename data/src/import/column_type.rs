@@ -1,4 +1,5 @@
 //! The types of columns: inferred from all cells of a column, or declared by another database.
+//! Pure.
 
 use rusqlite::types::Value as SqlValue;
 

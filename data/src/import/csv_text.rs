@@ -4,7 +4,8 @@
 //! quote within an unquoted cell are errors that name the line, since to go on would join or divide
 //! records.
 
-use std::io::BufRead;
+use std::io::{BufRead, Read as _};
+use std::path::Path;
 
 /// The longest record. A quote that is never closed would otherwise take the rest of the file.
 const MAX_RECORD_BYTES: usize = 64 << 20;
@@ -51,6 +52,34 @@ pub(crate) fn check_delimiter(names: &[String]) -> Result<(), String> {
              .tsv with tabs, between the cells"
         )),
         None => Ok(()),
+    }
+}
+
+/// Refuses a header in which two names differ in no more than case. Columns may lack a name.
+///
+/// # Errors
+/// Names both.
+pub(crate) fn check_different(names: &[String]) -> Result<(), String> {
+    for (index, name) in names.iter().enumerate() {
+        let same = |it: &&String| !name.is_empty() && it.eq_ignore_ascii_case(name);
+        if let Some(first) = names[..index].iter().find(same) {
+            return Err(format!(
+                "line 1: two columns are named `{first}` and `{name}`, and the case of letters \
+                 does not count; rename one"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns what separates the cells of a file with this extension, if it is one of CSV files.
+pub(crate) fn delimiter_of(path: &Path) -> Option<u8> {
+    let extension = path.extension()?;
+    let is = |name: &str| extension.eq_ignore_ascii_case(name);
+    match (is("csv"), is("tsv")) {
+        (true, _) => Some(b','),
+        (_, true) => Some(b'\t'),
+        _ => None,
     }
 }
 
@@ -121,7 +150,9 @@ impl<R: BufRead> CsvReader<R> {
     fn read_line(&mut self) -> Result<bool, String> {
         self.buffer.clear();
         let line = self.line + 1;
-        let read = self.input.read_until(b'\n', &mut self.buffer);
+        // A line that is longer than a record may be ends here, and is refused.
+        let mut input = self.input.by_ref().take(MAX_RECORD_BYTES as u64 + 1);
+        let read = input.read_until(b'\n', &mut self.buffer);
         read.map_err(|error| format!("line {line}: cannot be read: {error}"))?;
         if line == 1 {
             if self.buffer.starts_with(&[0xff, 0xfe]) || self.buffer.starts_with(&[0xfe, 0xff]) {
@@ -282,6 +313,18 @@ mod tests {
             let problem = read(text).unwrap_err();
             assert!(problem.contains(part), "{problem}");
         }
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_read_whole() {
+        let endless = std::io::Read::take(std::io::repeat(b'a'), 2 * MAX_RECORD_BYTES as u64);
+        let mut input = std::io::BufReader::new(endless);
+        let problem = CsvReader::new(&mut input, b',').next_record().unwrap_err();
+        assert!(
+            problem.contains("line 1: a record has more than"),
+            "{problem}"
+        );
+        assert!(input.into_inner().limit() > 0, "some of it is left");
     }
 
     proptest! {

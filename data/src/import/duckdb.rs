@@ -7,6 +7,7 @@ use super::column_type::ColumnType;
 use super::external::{self, ExportAs, ExternalSchema, ExternalTable};
 use super::table::{ColumnKind, TableSpec};
 use crate::DataError;
+use crate::sql_text::literal;
 
 /// The schema whose tables keep their names.
 const MAIN_SCHEMA: &str = "main";
@@ -78,7 +79,7 @@ fn copy(table: &ExternalTable) -> Result<String, DataError> {
     Ok(format!(
         "COPY (SELECT {columns} FROM {}) TO {} (FORMAT csv, HEADER true);\n",
         table.quoted_name(),
-        external::literal(table.csv_path()?)
+        literal(table.csv_path()?)
     ))
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{Connection, ErrorCode};
 
-use crate::sql::harden;
+use crate::sql::{harden, limit_steps};
 use crate::sql_text::{SqlToken, first_keyword, normal_form, sql_tokens};
 use crate::{DataError, is_sql_function, text};
 
@@ -18,7 +18,6 @@ const MAX_BYTES: u64 = 2 << 30;
 /// SQLite instructions: for any dump, and for each byte of it.
 const STEPS: u64 = 100_000_000;
 const STEPS_PER_BYTE: u64 = 200;
-const STEPS_PER_CALL: i32 = 10_000;
 /// The size of the database: for any dump, and for each byte of it.
 const FILE_BYTES: u64 = 64 << 20;
 const FILE_BYTES_PER_BYTE: u64 = 16;
@@ -74,13 +73,7 @@ fn limit(connection: &mut Connection, dump_bytes: u64) -> rusqlite::Result<()> {
     ))?;
     harden(connection)?;
     connection.authorizer(Some(authorize))?;
-    let budget = STEPS + STEPS_PER_BYTE * dump_bytes;
-    let mut steps = 0;
-    let is_spent = move || {
-        steps += STEPS_PER_CALL as u64;
-        steps > budget
-    };
-    connection.progress_handler(STEPS_PER_CALL, Some(is_spent))
+    limit_steps(connection, STEPS + STEPS_PER_BYTE * dump_bytes)
 }
 
 fn authorize(context: AuthContext<'_>) -> Authorization {

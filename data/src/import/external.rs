@@ -12,8 +12,8 @@ use super::table::{self, ColumnKind, ColumnSpec, ForeignKeySpec, TableSpec};
 use crate::DataError;
 use crate::sql_text::quoted;
 
-/// The bytes of a program's complaint that an error repeats.
-const MAX_COMPLAINT_BYTES: usize = 2000;
+/// The characters of a program's complaint that an error repeats.
+const MAX_COMPLAINT_CHARS: usize = 2000;
 
 /// What a database says about its tables.
 #[derive(Debug, Default, Deserialize)]
@@ -224,7 +224,7 @@ pub(super) fn output(command: &mut Command, place: &Path) -> Result<String, Data
     })?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let said: String = said.trim().chars().take(MAX_COMPLAINT_BYTES).collect();
+        let said: String = said.trim().chars().take(MAX_COMPLAINT_CHARS).collect();
         let problem = format!("`{program}` failed ({}): {said}", output.status);
         return Err(DataError::format(place, problem));
     }
@@ -245,9 +245,4 @@ pub(super) fn parse<T: for<'a> Deserialize<'a>>(text: &str, place: &Path) -> Res
         );
         DataError::format(place, problem)
     })
-}
-
-/// Quotes a text for SQL.
-pub(super) fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }

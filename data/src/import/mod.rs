@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use crate::generator::folder;
+use crate::folder;
 use crate::own_writer::{self, OwnContent};
 use crate::sql::GoldDatabase;
 use crate::sqlite_file::{self, CopiedDatabase};
@@ -104,15 +104,15 @@ pub fn import(
     let records = read_questions(&request.questions)?;
     let _lock = folder::lock(out)?;
     let mut report = None;
-    own_writer::replace_folder(out, DataOrigin::Import, |draft| {
-        let written = write(draft, request, records, progress)?;
+    own_writer::replace_folder(out, DataOrigin::Import, |unfinished| {
+        let written = write(unfinished, request, records, progress)?;
         Ok(report.insert(written).manifest.clone())
     })?;
     Ok(report.expect("the folder was written: this is a bug"))
 }
 
 fn check_databases(request: &ImportRequest) -> Result<(), DataError> {
-    check_names(&mut request.databases.iter())?;
+    check_names(&request.databases)?;
     let HeldOut::Named(names) = &request.held_out else {
         return Ok(());
     };
@@ -143,7 +143,7 @@ fn read_questions(
 }
 
 fn write(
-    draft: &Path,
+    dir: &Path,
     request: &ImportRequest,
     records: Vec<(String, question_file::FileRecord)>,
     progress: &mut dyn FnMut(&str),
@@ -154,10 +154,10 @@ fn write(
     let mut open = OpenDatabases::new();
     for source in sources {
         progress(&source.name);
-        let folder = draft.join("databases").join(&source.name);
+        let folder = dir.join("databases").join(&source.name);
         folder::create_folder(&folder)?;
         let path = folder.join(format!("{}.sqlite", source.name));
-        databases.push(import_database(source, &path, &draft.join(SCRATCH))?);
+        databases.push(import_database(source, &path, &dir.join(SCRATCH))?);
         open.insert(source.name.clone(), GoldDatabase::open(&path)?);
     }
     let has_records = !records.is_empty();
@@ -173,7 +173,7 @@ fn write(
             made.left_out.len()
         )));
     }
-    let manifest = finish(draft, request, &databases, &made)?;
+    let manifest = finish(dir, request, &databases, &made)?;
     Ok(ImportReport {
         manifest,
         databases,
@@ -183,7 +183,7 @@ fn write(
 }
 
 fn finish(
-    draft: &Path,
+    dir: &Path,
     request: &ImportRequest,
     databases: &[ImportedDatabase],
     made: &MadeQuestions,
@@ -203,7 +203,7 @@ fn finish(
     };
     let licence = request.licence.as_deref().unwrap_or(NO_LICENCE);
     let manifest = own_writer::finish_folder(
-        draft,
+        dir,
         OwnContent {
             recipe: hex::encode(hash::name_hash(&[VERSION, rusqlite::version()])),
             seed: request.seed,
@@ -213,7 +213,7 @@ fn finish(
             questions: made.questions.iter().collect(),
         },
     )?;
-    let report = check(draft, None)?;
+    let report = check(dir, None)?;
     match report.problems.first() {
         None => Ok(manifest),
         Some(first) => Err(DataError::Request(format!(
@@ -266,10 +266,7 @@ fn write_database(
                 Vec::new(),
             ));
         }
-        SourceKind::CsvFolder => {
-            let found = csv_folder::read(place)?;
-            (found.tables, found.others)
-        }
+        SourceKind::CsvFolder => csv_folder::read(place)?,
         SourceKind::DuckDb => duckdb::export(place, scratch)?,
         SourceKind::Postgres => postgres::export(&source.address, place, scratch)?,
     };
@@ -300,7 +297,7 @@ fn fill(source: &DatabaseSource, made: &Path, tables: &[TableSpec]) -> Result<u6
             // The file is only needed while importing.
             _ => naming(&source.place)(error),
         });
-        lost_numbers += filled?.lost_numbers;
+        lost_numbers += filled?;
     }
     Ok(lost_numbers)
 }

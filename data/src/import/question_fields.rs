@@ -1,12 +1,13 @@
-//! The fields of a record, by any of the names that question files use.
+//! The fields of a record, by any of the names that question files use. Pure.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
 use super::question_file::FileRecord;
+use super::splits::{EVAL, TRAIN, UNSEEN};
 use crate::AnswerType;
-use crate::bird::with_evidence;
+use crate::records::with_evidence;
 
 const MAX_ID_CHARS: usize = 200;
 const MAX_LEVEL_CHARS: usize = 64;
@@ -36,7 +37,7 @@ pub(crate) struct QuestionFields {
     pub(crate) answer_type: Option<AnswerType>,
     pub(crate) difficulty: Option<String>,
     pub(crate) tables_involved: Option<Vec<String>>,
-    pub(crate) split: Option<String>,
+    pub(crate) split: Option<&'static str>,
 }
 
 /// Reads the fields of a record, and adds the names of those without a use to `unused`.
@@ -57,12 +58,15 @@ pub(crate) fn read(
         question_text: with_evidence(question.trim(), &evidence),
         gold_sql,
         database_name: fields.text(DATABASE_NAME)?,
-        question_id: fields.id()?,
-        gold_answer: fields.answer(),
+        question_id: fields.short_text(QUESTION_ID, MAX_ID_CHARS)?,
+        gold_answer: fields.find(GOLD_ANSWER).cloned(),
         answer_type: fields.answer_type()?,
         difficulty: fields.short_text(DIFFICULTY, MAX_LEVEL_CHARS)?,
         tables_involved: fields.tables(record.is_csv)?,
-        split: fields.text(SPLIT)?.map(checked_split).transpose()?,
+        split: fields
+            .text(SPLIT)?
+            .map(|it| checked_split(&it))
+            .transpose()?,
     };
     let names = record.fields.keys();
     unused.extend(names.filter(|it| !fields.used.contains(*it)).cloned());
@@ -86,10 +90,11 @@ fn missing(names: &[&str]) -> String {
 }
 
 /// Returns the split in which a question is written.
-fn checked_split(split: String) -> Result<String, String> {
-    match split.as_str() {
-        "train" | "eval" => Ok(split),
-        "eval-unseen" | "eval-unseen/database" => Ok("eval-unseen/database".to_owned()),
+fn checked_split(split: &str) -> Result<&'static str, String> {
+    match split {
+        TRAIN => Ok(TRAIN),
+        EVAL => Ok(EVAL),
+        "eval-unseen" | UNSEEN => Ok(UNSEEN),
         other => Err(format!(
             "the field split is `{other}`; write train, eval or eval-unseen, or leave it out"
         )),
@@ -151,14 +156,6 @@ impl<'a> Fields<'a> {
             }
             text => Ok(text),
         }
-    }
-
-    fn id(&mut self) -> Result<Option<String>, String> {
-        self.short_text(QUESTION_ID, MAX_ID_CHARS)
-    }
-
-    fn answer(&mut self) -> Option<Value> {
-        self.find(GOLD_ANSWER).cloned()
     }
 
     fn answer_type(&mut self) -> Result<Option<AnswerType>, String> {
@@ -260,7 +257,7 @@ mod tests {
         );
         assert_eq!(read.gold_answer, Some(json!("[1, 2]")));
         assert_eq!(read.answer_type, Some(AnswerType::List));
-        assert_eq!(read.split.as_deref(), Some("eval-unseen/database"));
+        assert_eq!(read.split, Some("eval-unseen/database"));
     }
 
     #[test]

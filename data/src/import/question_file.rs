@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::csv_text::{CsvReader, check_delimiter};
+use super::csv_text::{CsvReader, check_delimiter, check_different, delimiter_of};
 use crate::{DataError, text};
 
 /// The largest question file, which is read at once.
@@ -29,23 +29,18 @@ pub(crate) struct FileRecord {
 /// The file cannot be read or has no known form. The error names the line or the record.
 pub(crate) fn read(path: &Path) -> Result<Vec<FileRecord>, DataError> {
     check_size(path)?;
-    let extension = path.extension().unwrap_or_default().to_string_lossy();
+    let extension = path.extension().unwrap_or_default();
+    let is = |name: &str| extension.eq_ignore_ascii_case(name);
     let refuse = |problem: String| DataError::format(path, problem);
-    let records = match extension.to_ascii_lowercase().as_str() {
-        "csv" => {
-            let bytes = std::fs::read(path).map_err(DataError::io(path, "read"))?;
-            of_csv(&bytes, b',')
-        }
-        "tsv" => {
-            let bytes = std::fs::read(path).map_err(DataError::io(path, "read"))?;
-            of_csv(&bytes, b'\t')
-        }
-        "json" | "jsonl" | "ndjson" => of_json(&text::read(path)?),
-        _ => Err(
-            "has none of the extensions .csv, .tsv, .json and .jsonl; rename it after what it \
-                  holds"
-                .to_owned(),
-        ),
+    let records = if let Some(delimiter) = delimiter_of(path) {
+        let bytes = std::fs::read(path).map_err(DataError::io(path, "read"))?;
+        of_csv(&bytes, delimiter)
+    } else if is("json") || is("jsonl") || is("ndjson") {
+        of_json(&text::read(path)?)
+    } else {
+        let problem = "has none of the extensions .csv, .tsv, .json and .jsonl; rename it after \
+                       what it holds";
+        Err(problem.to_owned())
     };
     let records = records.map_err(refuse)?;
     match records.is_empty() {
@@ -79,6 +74,7 @@ fn of_csv(bytes: &[u8], delimiter: u8) -> Result<Vec<FileRecord>, String> {
     let header = header.ok_or("is empty; write a first line with the names of the fields")?;
     let names: Vec<String> = header.cells.into_iter().map(|it| it.text).collect();
     check_delimiter(&names)?;
+    check_different(&names)?;
     let mut records = Vec::new();
     while let Some(record) = reader.next_record()? {
         if record.is_blank() {
@@ -248,6 +244,11 @@ mod tests {
                 "line 1: one column, whose name holds ';'; save the file with commas",
             ),
             ("a.tsv", "question,sql\na,SELECT 1\n", "holds ','"),
+            (
+                "a.csv",
+                "question,sql,SQL\na,SELECT 1,SELECT 2\n",
+                "line 1: two columns are named `sql` and `SQL`",
+            ),
             (
                 "a.csv",
                 "question,sql\na,\"SELECT 1\nb,c\n",

@@ -8,10 +8,11 @@ use serde_json::Value;
 use super::question_fields::{self, QuestionFields};
 use super::question_file::FileRecord;
 use super::splits::{self, HeldOut, SplitQuery};
-use crate::derive::{Derived, Refused, derive, level};
+use crate::gold::{Derived, Refused, derive, level};
+use crate::question::text_of_answer;
 use crate::sql::GoldDatabase;
 use crate::sql_text::{case_folded_form, query_key};
-use crate::{AnswerType, LeftOut, Question, answer_from_rows, answer_text};
+use crate::{AnswerType, LeftOut, Question};
 
 /// The databases by name.
 pub(crate) type OpenDatabases = BTreeMap<String, GoldDatabase>;
@@ -110,7 +111,7 @@ fn split_query(record: &AnsweredRecord) -> SplitQuery {
         database: record.database_name.clone(),
         query: query_key(&record.fields.gold_sql),
         spelling: case_folded_form(&record.fields.gold_sql),
-        given: record.fields.split.clone(),
+        given: record.fields.split,
     }
 }
 
@@ -152,7 +153,6 @@ fn answer(
         ))
     })?;
     let mut derived = derive(database, &fields.gold_sql)?;
-    check_repeatable(database, &fields.gold_sql, &derived)?;
     if let Some(answer_type) = fields.answer_type {
         derived.answer_type =
             compatible(answer_type, derived.answer_type).map_err(Refused::wrong)?;
@@ -171,22 +171,6 @@ fn answer(
         fields,
         derived,
     })
-}
-
-/// Runs the gold SQL again, as the check of the folder and the environment do.
-fn check_repeatable(
-    database: &GoldDatabase,
-    gold_sql: &str,
-    derived: &Derived,
-) -> Result<(), Refused> {
-    let again = database.run(gold_sql);
-    match again.and_then(|gold| answer_from_rows(&gold.rows)) {
-        Ok((_, answer)) if answer == derived.answer => Ok(()),
-        _ => Err(Refused::wrong(
-            "the gold SQL has another result when it runs again; take out what changes, such as \
-             the present",
-        )),
-    }
 }
 
 /// A number may be compared as a whole number, within one per cent, or as text. Other types follow
@@ -211,17 +195,7 @@ fn compatible(given: AnswerType, derived: AnswerType) -> Result<AnswerType, Stri
 /// elements of a list may have another order. A text may be the answer as it is, or JSON of it, as
 /// CSV has lists and tables.
 fn compare(given: &Value, derived: &Derived) -> Result<(), String> {
-    let as_text = answer_text(&Question {
-        question_id: String::new(),
-        question_text: String::new(),
-        database_name: String::new(),
-        gold_sql: String::new(),
-        gold_answer: derived.answer.clone(),
-        answer_type: derived.answer_type,
-        difficulty: String::new(),
-        tables_involved: Vec::new(),
-        split: String::new(),
-    });
+    let as_text = text_of_answer(&derived.answer, derived.answer_type);
     let equals = |given: &Value| sorted(given) == sorted(&derived.answer);
     let is_equal = match given.as_str() {
         Some(text) => {
@@ -341,53 +315,5 @@ fn question(record: AnsweredRecord, question_id: String, split: &'static str) ->
             .unwrap_or_else(|| level(&derived.tables).to_owned()),
         tables_involved: derived.tables,
         split: split.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicI64, Ordering};
-
-    use rusqlite::Connection;
-    use rusqlite::functions::FunctionFlags;
-    use serde_json::json;
-
-    use super::*;
-
-    fn records(queries: &[&str]) -> Vec<(String, FileRecord)> {
-        let record = |(index, sql): (usize, &&str)| {
-            let Value::Object(fields) = json!({"question": format!("{index}?"), "sql": sql}) else {
-                panic!("an object")
-            };
-            let record = FileRecord {
-                index,
-                line: None,
-                fields,
-                is_csv: false,
-            };
-            ("q.json".to_owned(), record)
-        };
-        queries.iter().enumerate().map(record).collect()
-    }
-
-    #[test]
-    fn a_query_whose_result_changes_is_left_out() {
-        let connection = Connection::open_in_memory().unwrap();
-        let calls = AtomicI64::new(1);
-        let next =
-            move |_: &rusqlite::functions::Context<'_>| Ok(calls.fetch_add(1, Ordering::Relaxed));
-        connection
-            .create_scalar_function("abs", 1, FunctionFlags::SQLITE_UTF8, next)
-            .unwrap();
-        let database = GoldDatabase::guard(connection).unwrap();
-        let databases = OpenDatabases::from([("d".to_owned(), database)]);
-        let records = records(&["SELECT abs(1)", "SELECT 7"]);
-        let made = make(records, &databases, 1, &HeldOut::Share);
-        let [left_out] = &made.left_out[..] else {
-            panic!("{:?}", made.left_out)
-        };
-        assert_eq!((left_out.index, left_out.is_wrong), (0, true));
-        assert!(left_out.reason.contains("another result"), "{left_out}");
-        assert_eq!(made.questions.len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Divides questions into `train`, `eval` and `eval-unseen/database`.
+//! Divides questions into `train`, `eval` and `eval-unseen/database`. Pure.
 //!
 //! Invariant: all wordings and spellings of a query on a database are in the same split, and a
 //! database of `eval-unseen/database` has no question in another split. What a record says about
@@ -26,8 +26,8 @@ pub(crate) struct SplitQuery {
     pub(crate) query: String,
     /// The SQL in the spelling of the record. The first spelling of a query draws its split.
     pub(crate) spelling: String,
-    /// The split that the record names.
-    pub(crate) given: Option<String>,
+    /// The split that the record names: [`TRAIN`], [`EVAL`] or [`UNSEEN`].
+    pub(crate) given: Option<&'static str>,
 }
 
 /// Which databases are held out.
@@ -50,10 +50,9 @@ pub(crate) fn assign(
     let unseen = unseen_databases(queries, &seed, held_out);
     // The first record of a query that names a split decides for its other wordings.
     let mut named: BTreeMap<(&str, &str), &'static str> = BTreeMap::new();
-    let mut trained: BTreeSet<&str> = BTreeSet::new();
     let mut contradictions = BTreeMap::new();
     for (index, it) in queries.iter().enumerate() {
-        let Some(given) = it.given.as_deref().map(known) else {
+        let Some(given) = it.given else {
             continue;
         };
         let is_unseen = unseen.contains(it.database.as_str());
@@ -76,7 +75,6 @@ pub(crate) fn assign(
             );
             contradictions.insert(index, problem);
         }
-        trained.insert(&it.database);
     }
     let drawn = drawn(queries, &seed, &unseen, &named);
     let split = |(index, it): (usize, &SplitQuery)| match contradictions.get(&index) {
@@ -94,14 +92,6 @@ pub(crate) fn assign(
     queries.iter().enumerate().map(split).collect()
 }
 
-fn known(split: &str) -> &'static str {
-    match split {
-        EVAL => EVAL,
-        UNSEEN => UNSEEN,
-        _ => TRAIN,
-    }
-}
-
 /// Returns the databases that are held out. Where records name splits, the first decides.
 fn unseen_databases<'a>(
     queries: &'a [SplitQuery],
@@ -117,7 +107,7 @@ fn unseen_databases<'a>(
     }
     let mut given: BTreeMap<&str, bool> = BTreeMap::new();
     for it in queries {
-        if let Some(split) = &it.given {
+        if let Some(split) = it.given {
             given.entry(&it.database).or_insert(split == UNSEEN);
         }
     }
@@ -186,12 +176,12 @@ fn drawn<'a>(
 mod tests {
     use super::*;
 
-    fn query(database: &str, query: &str, given: Option<&str>) -> SplitQuery {
+    fn query(database: &str, query: &str, given: Option<&'static str>) -> SplitQuery {
         SplitQuery {
             database: database.to_owned(),
             query: query.to_owned(),
             spelling: query.to_owned(),
-            given: given.map(str::to_owned),
+            given,
         }
     }
 

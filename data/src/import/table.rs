@@ -8,9 +8,9 @@ use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, params_from_iter};
 
 use super::column_type::{ColumnGuess, ColumnType};
-use super::csv_text::{CsvReader, CsvRecord, check_delimiter};
-use crate::DataError;
+use super::csv_text::{CsvReader, CsvRecord, check_delimiter, check_different};
 use crate::sql_text::quoted;
+use crate::{DataError, is_reserved_table};
 
 /// The columns of a table that agents may query: the limit of the environment.
 const MAX_COLUMNS: usize = 256;
@@ -53,21 +53,12 @@ pub(crate) struct ForeignKeySpec {
     pub(crate) parent_columns: Vec<String>,
 }
 
-/// What was put into a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct FilledTable {
-    /// The number of cells that are NULL because SQLite has no such number: NaN, infinity.
-    pub(crate) lost_numbers: u64,
-}
-
-/// Creates the table and inserts all rows of its file.
+/// Creates the table and inserts all rows of its file. Returns the number of cells that are NULL
+/// because SQLite has no such number: NaN, infinity.
 ///
 /// # Errors
 /// The error names file, line and column.
-pub(crate) fn fill(
-    connection: &mut Connection,
-    spec: &TableSpec,
-) -> Result<FilledTable, DataError> {
+pub(crate) fn fill(connection: &mut Connection, spec: &TableSpec) -> Result<u64, DataError> {
     let mut rows = CsvRows::open(spec)?;
     let names = rows.header.clone();
     let mut guesses = vec![ColumnGuess::default(); names.len()];
@@ -84,14 +75,14 @@ pub(crate) fn fill(
     transaction
         .execute_batch(&create(spec, &names, &types))
         .map_err(failed)?;
-    let mut filled = FilledTable::default();
+    let mut lost_numbers = 0;
     let marks = vec!["?"; names.len()].join(", ");
     let insert = format!("INSERT INTO {} VALUES ({marks})", quoted(&spec.name));
     let mut insert = transaction.prepare(&insert).map_err(failed)?;
     let mut rows = CsvRows::open(spec)?;
     while let Some(record) = rows.next()? {
         let line = record.line;
-        let values = values(&spec.name, record, &names, &types, &mut filled)
+        let values = values(&spec.name, record, &names, &types, &mut lost_numbers)
             .map_err(|problem| DataError::format(&spec.csv, problem))?;
         insert.execute(params_from_iter(values)).map_err(|error| {
             let problem = format!("line {line}: table `{}`: {error}", spec.name);
@@ -100,7 +91,7 @@ pub(crate) fn fill(
     }
     drop(insert);
     transaction.commit().map_err(failed)?;
-    Ok(filled)
+    Ok(lost_numbers)
 }
 
 fn values(
@@ -108,7 +99,7 @@ fn values(
     record: CsvRecord,
     names: &[String],
     types: &[ColumnType],
-    filled: &mut FilledTable,
+    lost_numbers: &mut u64,
 ) -> Result<Vec<SqlValue>, String> {
     let line = record.line;
     let mut values = Vec::with_capacity(types.len());
@@ -117,7 +108,7 @@ fn values(
         let value = column_type.value(cell).map_err(|problem| {
             format!("line {line}: column `{name}` of `{table}`: {problem}; export the table again")
         })?;
-        filled.lost_numbers += u64::from(has_text && value == SqlValue::Null);
+        *lost_numbers += u64::from(has_text && value == SqlValue::Null);
         values.push(value);
     }
     Ok(values)
@@ -213,15 +204,7 @@ fn header(record: &CsvRecord, spec: &TableSpec) -> Result<Vec<String>, String> {
     if spec.columns.is_none() {
         check_delimiter(&names)?;
     }
-    for (index, name) in names.iter().enumerate() {
-        let same = |it: &&String| it.eq_ignore_ascii_case(name);
-        if let Some(first) = names[..index].iter().find(same) {
-            return Err(format!(
-                "line 1: two columns are named `{first}` and `{name}`, which SQL does not tell \
-                 apart; rename one"
-            ));
-        }
-    }
+    check_different(&names)?;
     Ok(names)
 }
 
@@ -279,7 +262,7 @@ pub(crate) fn check_names<'a>(
     for name in names {
         let problem = if name.trim().is_empty() {
             Some("a table has no name".to_owned())
-        } else if name.to_ascii_lowercase().starts_with("sqlite_") {
+        } else if is_reserved_table(name) {
             Some(format!("`{name}`: SQLite reserves names with sqlite_"))
         } else {
             let same = seen.iter().find(|it| it.eq_ignore_ascii_case(name));

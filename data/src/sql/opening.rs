@@ -1,4 +1,4 @@
-//! Opens database files that may be a stranger's.
+//! Opens database files that may be untrusted.
 
 use std::path::Path;
 
@@ -7,9 +7,15 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::clock::{FIXED_CLOCK, register_fixed_clock};
 
-/// Opens a file as the environment does: nothing is written beside it, a write-ahead log is not
-/// read, and the clock stands still.
-pub(crate) fn open_immutable(path: &Path) -> rusqlite::Result<Connection> {
+/// How many SQLite instructions run between two looks at the budget.
+const STEPS_PER_CALL: i32 = 10_000;
+
+/// Opens a file read-only: nothing is written beside it, a write-ahead log is not read, and the
+/// clock stands still.
+///
+/// # Errors
+/// SQLite cannot open the file.
+pub fn open_immutable(path: &Path) -> rusqlite::Result<Connection> {
     register_fixed_clock()?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_URI
@@ -18,7 +24,7 @@ pub(crate) fn open_immutable(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// Returns the URI under which SQLite opens a file without locks, journals and files beside it.
-pub fn immutable_uri(path: &Path) -> String {
+fn immutable_uri(path: &Path) -> String {
     let mut uri = "file:".to_owned();
     for byte in path.as_os_str().as_encoded_bytes() {
         match byte {
@@ -30,8 +36,11 @@ pub fn immutable_uri(path: &Path) -> String {
     uri + "?mode=ro&immutable=1"
 }
 
-/// Turns off what `CREATE` statements of a stranger could do when they run, and triggers.
-pub(crate) fn harden(connection: &Connection) -> rusqlite::Result<()> {
+/// Turns off what untrusted `CREATE` statements could do when they run, and triggers.
+///
+/// # Errors
+/// SQLite refuses a setting.
+pub fn harden(connection: &Connection) -> rusqlite::Result<()> {
     for (option, on) in [
         (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
         (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
@@ -41,6 +50,16 @@ pub(crate) fn harden(connection: &Connection) -> rusqlite::Result<()> {
         connection.set_db_config(option, on)?;
     }
     Ok(())
+}
+
+/// Interrupts what runs on a connection after so many SQLite instructions.
+pub(crate) fn limit_steps(connection: &mut Connection, budget: u64) -> rusqlite::Result<()> {
+    let mut steps = 0;
+    let is_spent = move || {
+        steps += STEPS_PER_CALL as u64;
+        steps > budget
+    };
+    connection.progress_handler(STEPS_PER_CALL, Some(is_spent))
 }
 
 #[cfg(test)]

@@ -77,6 +77,57 @@ fn a_log_is_part_of_a_database() {
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// A table whose rows take many steps to check: a computed column adds this many values.
+fn slow_to_check(terms: usize) -> String {
+    let sum = vec!["x"; terms].join(" + ");
+    format!(
+        "CREATE TABLE t (x INTEGER, pad TEXT, sum INTEGER AS ({sum}) NOT NULL);
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100000)
+         INSERT INTO t SELECT i, CASE {terms} WHEN 200 THEN printf('%050d', i) END FROM n"
+    )
+}
+
+#[test]
+fn a_large_log_gives_its_check_more_time() {
+    let desk = Desk::new();
+    let path = desk.path("log.sqlite");
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection
+        .execute_batch("PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0")
+        .unwrap();
+    connection.execute_batch(&slow_to_check(200)).unwrap();
+    assert!(
+        fs::metadata(&path).unwrap().len() < 10_000,
+        "all is in the log"
+    );
+    let report = desk.import(&[&path], &[]).unwrap();
+    assert_eq!(report.databases[0].rows, 100_000);
+}
+
+#[test]
+fn computed_columns_that_take_too_long_are_no_damage() {
+    let desk = Desk::new();
+    let long = "CREATE TABLE t (x INTEGER, v AS (length(zeroblob(2000000 + x))) NOT NULL);
+                INSERT INTO t (x) VALUES (1)";
+    for sql in [&slow_to_check(600), long] {
+        let database = desk.database("slow.db", sql);
+        assert_parts(
+            &desk.refusal(&[&database], &[]),
+            &["slow.db: the database takes too long to check", "CSV"],
+        );
+        fs::remove_file(database).unwrap();
+    }
+}
+
+#[test]
+fn long_values_are_no_damage() {
+    let desk = Desk::new();
+    let sql = "CREATE TABLE t (x BLOB NOT NULL); INSERT INTO t VALUES (zeroblob(3000000))";
+    let database = desk.database("long.db", sql);
+    let report = desk.import(&[&database], &[]).unwrap();
+    assert_eq!(report.databases[0].rows, 1);
+}
+
 #[test]
 fn damaged_files_are_refused() {
     let desk = Desk::new();
@@ -146,7 +197,7 @@ fn folders_of_others_are_not_replaced() {
     assert!(desk.path("out/thesis.txt").is_file());
     fs::remove_dir_all(desk.out()).unwrap();
     desk.import(&[&database], &[]).unwrap();
-    let error = data::build_if_needed(&desk.out(), 1, &mut |_| {}).unwrap_err();
+    let error = data::build(&desk.out(), 1, &mut |_, _| {}).unwrap_err();
     assert_parts(
         &error.to_string(),
         &["data build", "import", "choose another"],
@@ -182,7 +233,7 @@ fn errors_name_places_that_stay() {
     let error = desk.refusal(&[&dump], &[]);
     assert_parts(&error, &["shop.sql", "has no table"]);
     assert!(
-        !error.contains("scratch") && !error.contains(".draft"),
+        !error.contains("scratch") && !error.contains(".new"),
         "{error}"
     );
 }

@@ -3,7 +3,13 @@
 
 use std::{env, fs, path::PathBuf};
 
-use deploy_checks::{documents, faults, overlays, policy::violations, render, root};
+use deploy_checks::{
+    documents, faults,
+    mistakes::{is_caught, is_noticed, rename},
+    overlays,
+    policy::violations,
+    render, root,
+};
 use serde_json::{Value, json};
 
 const ALERTS: &str = "deploy/kubernetes/components/monitoring/alerts.yaml";
@@ -46,7 +52,7 @@ fn the_alerts_are_those_of_alerts_yml() {
 }
 
 /// The documents of the kustomization that uses the component.
-fn monitored() -> Option<Vec<Value>> {
+fn monitored() -> Vec<Value> {
     render(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/monitored"))
 }
 
@@ -59,9 +65,7 @@ fn of_kind(documents: &[Value], kind: &str) -> Value {
 
 #[test]
 fn every_document_fits_its_schema() {
-    let Some(documents) = monitored() else {
-        return;
-    };
+    let documents = monitored();
     let faults: Vec<String> = documents.iter().flat_map(faults).collect();
     assert!(faults.is_empty(), "{faults:#?}");
     for kind in ["PodMonitor", "PrometheusRule"] {
@@ -70,37 +74,25 @@ fn every_document_fits_its_schema() {
     }
 }
 
-/// Changes a key of the document of a kind, and expects a fault.
-#[track_caller]
-fn is_caught(kind: &str, pointer: &str, from: &str, to: &str) {
-    let Some(documents) = monitored() else {
-        return;
-    };
-    let mut document = of_kind(&documents, kind);
-    let parent = document.pointer_mut(pointer).unwrap();
-    let parent = parent.as_object_mut().unwrap();
-    let value = parent.remove(from).unwrap();
-    parent.insert(to.to_owned(), value);
-    let found = faults(&document).join("\n");
-    assert!(found.contains(to), "{found:?} does not name {to}");
-}
-
 #[test]
 fn mistyped_keys_are_caught() {
+    let documents = monitored();
     let endpoint = "/spec/podMetricsEndpoints/0";
-    is_caught("PodMonitor", "/spec", "podMetricsEndpoints", "endpoints");
-    is_caught("PodMonitor", endpoint, "relabelings", "relabelConfigs");
     let relabeling = "/spec/podMetricsEndpoints/0/relabelings/0";
-    is_caught("PodMonitor", relabeling, "targetLabel", "target_label");
     let rule = "/spec/groups/0/rules/0";
-    is_caught("PrometheusRule", rule, "annotations", "anotations");
+    for (kind, pointer, from, to) in [
+        ("PodMonitor", "/spec", "podMetricsEndpoints", "endpoints"),
+        ("PodMonitor", endpoint, "relabelings", "relabelConfigs"),
+        ("PodMonitor", relabeling, "targetLabel", "target_label"),
+        ("PrometheusRule", rule, "annotations", "anotations"),
+    ] {
+        is_caught(&documents, kind, rename(pointer, from, to), to);
+    }
 }
 
 #[test]
 fn the_dashboard_is_a_config_map_that_grafana_loads() {
-    let Some(documents) = monitored() else {
-        return;
-    };
+    let documents = monitored();
     let is_loaded = |it: &&Value| it["metadata"]["labels"]["grafana_dashboard"] == "1";
     let found: Vec<&Value> = documents.iter().filter(is_loaded).collect();
     assert_eq!(found.len(), 1);
@@ -112,16 +104,14 @@ fn the_dashboard_is_a_config_map_that_grafana_loads() {
 /// The PodMonitor fits the pods of every overlay, not only of the one that is rendered with it.
 #[test]
 fn every_admin_port_is_scraped() {
-    let Some(documents) = monitored() else {
-        return;
-    };
+    let documents = monitored();
     let monitor = of_kind(&documents, "PodMonitor");
     for overlay in overlays() {
         // Its containers declare no ports.
         if overlay.ends_with("podman") {
             continue;
         }
-        let mut documents = render(&overlay).unwrap();
+        let mut documents = render(&overlay);
         documents.push(monitor.clone());
         let found = violations(&documents);
         assert!(found.is_empty(), "{}: {found:#?}", overlay.display());
@@ -130,27 +120,12 @@ fn every_admin_port_is_scraped() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// Changes a value of the documents, and expects a violation.
-#[track_caller]
-fn is_noticed(kind: &str, pointer: &str, to: Value, violation: &str) {
-    let Some(mut documents) = monitored() else {
-        return;
-    };
-    let found = documents
-        .iter_mut()
-        .filter(|it| it["kind"] == kind && it.pointer(pointer).is_some());
-    for document in found {
-        *document.pointer_mut(pointer).unwrap() = to.clone();
-    }
-    let found = violations(&documents).join("\n");
-    assert!(
-        found.contains(violation),
-        "{found:?} instead of {violation:?}"
-    );
-}
-
 #[test]
 fn ports_that_are_not_scraped_are_noticed() {
+    let documents = monitored();
+    let is_noticed = |kind: &str, pointer: &str, to: Value, violation: &str| {
+        is_noticed(&documents, kind, pointer, &to, violation);
+    };
     let learner = "/spec/replicatedJobs/0/template/spec/template";
     let unscraped = |port| format!("job learner: admin port {port}: no PodMonitor scrapes it");
     is_noticed(

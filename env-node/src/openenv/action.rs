@@ -5,7 +5,7 @@ use env::Action;
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
-    fields::{Fields, IgnoredObject},
+    fields::Fields,
     tools::{self, ToolCallError},
     validation::{self, Invalid},
 };
@@ -38,26 +38,26 @@ struct CallTool<'a> {
     name: String,
     #[serde(default, borrow)]
     arguments: Fields<'a>,
-    #[serde(default, rename = "metadata")]
-    _metadata: IgnoredObject,
+    #[serde(default, borrow, rename = "metadata")]
+    _metadata: Fields<'a>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ListTools {
+struct ListTools<'a> {
     #[serde(rename = "type")]
     _kind: IgnoredAny,
-    #[serde(default, rename = "metadata")]
-    _metadata: IgnoredObject,
+    #[serde(default, borrow, rename = "metadata")]
+    _metadata: Fields<'a>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct EnvironmentAction {
+struct EnvironmentAction<'a> {
     action_type: String,
     argument: String,
-    #[serde(default, rename = "metadata")]
-    _metadata: IgnoredObject,
+    #[serde(default, borrow, rename = "metadata")]
+    _metadata: Fields<'a>,
 }
 
 impl StepPayload {
@@ -68,7 +68,7 @@ impl StepPayload {
     pub(super) fn read(data: &Fields<'_>) -> Result<Self, Invalid> {
         Ok(match data.text("type").as_deref() {
             Some("list_tools") => {
-                validation::read::<ListTools>(data)?;
+                validation::read::<ListTools<'_>>(data)?;
                 Self::ListTools
             }
             Some("call_tool") => {
@@ -79,7 +79,7 @@ impl StepPayload {
                 Self::CallTool(ToolCall { name, action })
             }
             _ => {
-                let action: EnvironmentAction = validation::read(data)?;
+                let action: EnvironmentAction<'_> = validation::read(data)?;
                 Self::Act(Action {
                     action_type: action.action_type,
                     argument: action.argument,

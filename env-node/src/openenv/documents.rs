@@ -9,17 +9,20 @@ use std::sync::Arc;
 use axum::{
     Router,
     body::Bytes,
-    http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE},
+    http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
     routing::{MethodRouter, get},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{
-    config::Mode,
-    service::{ENVIRONMENT_NAME, OpenEnvService, VERSION},
-};
+use super::{config::Mode, service::OpenEnvService};
+use crate::web::WebConfig;
+
+/// The environment's name on the wire; `SQLEnv`'s own.
+pub(super) const ENVIRONMENT_NAME: &str = "sql_env";
+/// Version of the HTTP interface. `1` tells OpenEnv's validators which rules apply.
+const VERSION: &str = "1.0.0";
 
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
@@ -30,16 +33,17 @@ const SCRIPT: &str = concat!(include_str!("../web/dom.js"), include_str!("docs.j
 /// Paths that production mode does not have.
 const SIMULATION_PATHS: [&str; 3] = ["/reset", "/step", "/state"];
 
-/// Serves the documents. `has_page` says whether `/web/` is served.
-pub(super) fn routes(mode: Mode, has_page: bool) -> Router<Arc<OpenEnvService>> {
-    let openapi = openapi(mode, has_page);
+/// Serves the documents.
+pub(super) fn routes(mode: Mode, web: &WebConfig) -> Router<Arc<OpenEnvService>> {
+    let openapi = openapi(mode, web.enabled);
     let schemas = schemas(&openapi);
     let page = Bytes::from(page());
-    let policy = page_policy();
+    let policy = page_policy(&web.frame_sources());
     let docs = move || async move {
         let headers = [
             (CONTENT_TYPE, HTML.to_owned()),
             (CONTENT_SECURITY_POLICY, policy),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
         ];
         (headers, page)
     };
@@ -68,6 +72,7 @@ pub(crate) fn metadata() -> Value {
     })
 }
 
+/// Returns the OpenAPI document. `has_page` says whether `/web/` is served.
 fn openapi(mode: Mode, has_page: bool) -> Value {
     let mut openapi: Value = serde_json::from_str(include_str!("openapi.json"))
         .expect("the document is compiled in: this is a bug");
@@ -104,14 +109,15 @@ fn page() -> String {
     )
 }
 
-/// Returns the policy that lets the browser run only the page's own script and style, and talk only
-/// to this server.
-fn page_policy() -> String {
+/// Returns the policy that lets the browser run only the page's own script and style, talk only to
+/// this server, and show the page only in the frames of these ancestors: a foreign page could let a
+/// person send requests without knowing it.
+fn page_policy(ancestors: &str) -> String {
     let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
     format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; \
-         base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; \
-         trusted-types 'none'",
+         base-uri 'none'; form-action 'none'; frame-ancestors {ancestors}; \
+         require-trusted-types-for 'script'; trusted-types 'none'",
         hash(SCRIPT),
         hash(STYLE)
     )
@@ -120,19 +126,6 @@ fn page_policy() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_mode_documents_what_it_serves() {
-        for (mode, has) in [(Mode::Simulation, true), (Mode::Production, false)] {
-            let openapi = openapi(mode, has);
-            for path in SIMULATION_PATHS {
-                assert_eq!(openapi["paths"].get(path).is_some(), has, "{path}");
-            }
-            assert_eq!(openapi["paths"].get("/web/api/step").is_some(), has);
-            assert!(openapi["paths"].get("/mcp").is_some());
-            assert!(openapi["paths"].get("/health").is_some());
-        }
-    }
 
     #[test]
     fn every_reference_leads_somewhere() {

@@ -101,33 +101,9 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 }
 
-/// An object whose fields are dropped.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct IgnoredObject;
-
-impl<'de> Deserialize<'de> for IgnoredObject {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ObjectVisitor;
-
-        impl<'de> Visitor<'de> for ObjectVisitor {
-            type Value = IgnoredObject;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<IgnoredObject, M::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(IgnoredObject)
-            }
-        }
-
-        deserializer.deserialize_map(ObjectVisitor)
-    }
-}
-
 /// A value as it is, but a list or an object without its contents: for a field that should be
-/// neither. It is parsed as [`Value`] is, so the same texts are errors.
+/// neither, or that is only checked. It is parsed as [`Value`] is, so the same texts are errors.
+/// [`IgnoredAny`] would let numbers, escapes and depths pass that are errors in a [`Value`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Shallow(pub(crate) Value);
 
@@ -171,67 +147,13 @@ impl<'de> Visitor<'de> for ShallowVisitor {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Value, S::Error> {
-        while list.next_element::<Unread>()?.is_some() {}
+        while list.next_element::<Shallow>()?.is_some() {}
         Ok(Value::Array(Vec::new()))
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Value, M::Error> {
-        while map.next_entry::<Unread, Unread>()?.is_some() {}
+        while map.next_entry::<Shallow, Shallow>()?.is_some() {}
         Ok(Value::Object(Map::new()))
-    }
-}
-
-/// A value that is parsed as [`Value`] is, and dropped. [`IgnoredAny`] would let numbers, escapes
-/// and depths pass that are errors in a [`Value`].
-pub(super) struct Unread;
-
-impl<'de> Deserialize<'de> for Unread {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(UnreadVisitor)
-    }
-}
-
-struct UnreadVisitor;
-
-impl<'de> Visitor<'de> for UnreadVisitor {
-    type Value = Unread;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any valid JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Unread, E> {
-        Ok(Unread)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Unread, E> {
-        Ok(Unread)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Unread, E> {
-        Ok(Unread)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Unread, E> {
-        Ok(Unread)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Unread, E> {
-        Ok(Unread)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Unread, E> {
-        Ok(Unread)
-    }
-
-    fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Unread, S::Error> {
-        while list.next_element::<Unread>()?.is_some() {}
-        Ok(Unread)
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Unread, M::Error> {
-        while map.next_entry::<Unread, Unread>()?.is_some() {}
-        Ok(Unread)
     }
 }
 

@@ -71,27 +71,13 @@ fn reject_invalid(invalid: &Invalid) -> Rejection {
     Rejection::with_detail(StatusCode::UNPROCESSABLE_ENTITY, invalid.to_list())
 }
 
-/// Returns the rejection for an error of the node. The statuses are those of OpenEnv's own server,
-/// which has neither tokens to refuse (403) nor limits on calls (429).
-pub(super) fn reject(error: &EnvError) -> Rejection {
-    let status = match error {
-        EnvError::NotFound { .. } => StatusCode::NOT_FOUND,
-        EnvError::Request { .. } | EnvError::Token(_) => StatusCode::BAD_REQUEST,
-        EnvError::Overloaded { .. } | EnvError::WallClock { .. } | EnvError::Internal(_) => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    Rejection::new(status, &error.to_string())
-}
-
 /// Reads the reset that a body asks for. An empty body asks for any question.
 pub(crate) fn read_reset(body: &[u8], node: &EnvNode) -> Result<EpisodeSpec, Rejection> {
     let arguments: ResetArguments = match body {
         [] => ResetArguments::default(),
         body => read_body(body)?,
     };
-    arguments.into_spec(node).map_err(|error| reject(&error))
+    Ok(arguments.into_spec(node)?)
 }
 
 /// `POST /reset`.
@@ -114,7 +100,7 @@ pub(super) async fn step(
 
 /// Puts the token of the episode into the payload.
 fn reply(outcome: Result<(Vec<u8>, Payload), EnvError>) -> Result<Json<Payload>, Rejection> {
-    let (token, mut payload) = outcome.map_err(|error| reject(&error))?;
+    let (token, mut payload) = outcome?;
     payload.metadata.episode_token = Some(BASE64.encode(token));
     Ok(Json(payload))
 }

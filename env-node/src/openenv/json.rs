@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use serde::de::IgnoredAny;
 
-use super::fields::{Fields, Unread};
+use super::fields::{Fields, Shallow};
 
 /// Words that Python reads as numbers. The longest comes first, since one ends with another.
 const PYTHON_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
@@ -37,7 +37,7 @@ pub(super) fn read_object<T>(
 /// `text` is neither JSON nor what Python writes in its place, or it is nested deeper than
 /// `serde_json` allows (127 levels).
 fn checked(text: &str) -> Result<Cow<'_, str>, serde_json::Error> {
-    let check = |text: &str| serde_json::from_str::<Unread>(text).map(drop);
+    let check = |text: &str| serde_json::from_str::<Shallow>(text).map(drop);
     // Nearly every text is JSON, so only one that is not is rewritten.
     let Err(error) = check(text) else {
         return Ok(text.into());
@@ -237,7 +237,7 @@ mod tests {
             text in r#"[\[\]{}:,"\\ude089+.tNan \n\u{e9}-]{0,30}"#,
         ) {
             let as_value = serde_json::from_str::<Value>(&text).map(drop);
-            let as_nothing = serde_json::from_str::<Unread>(&text).map(drop);
+            let as_nothing = serde_json::from_str::<Shallow>(&text).map(drop);
             let message = |result: Result<(), serde_json::Error>| {
                 result.err().map(|error| error.to_string())
             };

@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 use super::{
     fields::{Fields, Shallow},
     json::{self, Unreadable},
-    service::{FrameReply, OpenEnvService},
+    service::OpenEnvService,
     session::SessionError,
     session_registry::{AtCapacity, Closed, SessionGuard, SharedSession},
+    socket::FrameResponse,
     tools,
     validation::{self, Integer, excerpt},
 };
@@ -115,33 +116,33 @@ pub(super) async fn over_http(
     let text = std::str::from_utf8(&body).ok();
     let request = text.and_then(|text| json::read_object(text, |message| read(&message)).ok());
     Json(match request {
-        Some(request) => answer(&service, None, request).await,
+        Some(request) => respond(&service, None, request).await,
         None => RpcError::new(PARSE_ERROR, "Parse error").response(&Value::Null),
     })
 }
 
-/// Answers one message on the socket `/mcp`.
+/// Responds to one message on the socket `/mcp`.
 pub(super) async fn over_socket(
     service: &OpenEnvService,
     guard: &SessionGuard,
     text: &str,
-) -> FrameReply {
+) -> FrameResponse {
     let response = match json::read_object(text, |message| read(&message)) {
-        Ok(request) => answer(service, Some(guard), request).await,
+        Ok(request) => respond(service, Some(guard), request).await,
         // OpenEnv's server fails on JSON that is not an object, and so ends the session.
         Err(Unreadable::NotAnObject) => {
             let error = RpcError::new(SERVER_ERROR, "give a JSON object");
-            return FrameReply::Last(error.response(&Value::Null).to_string());
+            return FrameResponse::Last(error.response(&Value::Null).to_string());
         }
         Err(Unreadable::Syntax(error)) => {
             RpcError::new(PARSE_ERROR, format!("Parse error: {error}")).response(&Value::Null)
         }
     };
-    FrameReply::Text(response.to_string())
+    FrameResponse::Text(response.to_string())
 }
 
-/// Returns the response to a message that the server could not answer.
-pub(super) fn unanswered(text: &str, reason: &str) -> String {
+/// Returns the response that refuses a message.
+pub(super) fn refused(text: &str, reason: &str) -> String {
     let request = json::read_object(text, |message| read(&message));
     let id = match request {
         Ok(Ok(request)) => request.id,
@@ -194,9 +195,9 @@ fn action(params: &Fields<'_>) -> Result<Action, RpcError> {
         .map_err(|error| RpcError::new(INVALID_PARAMS, error.to_string()))
 }
 
-/// Answers a request, or returns the response that refuses it. `own` is the session of the socket
-/// over which it came.
-pub(super) async fn answer(
+/// Returns the response to a request. `own` is the session of the socket over which it came. Where
+/// the request was refused while it was read, this is the refusal.
+pub(super) async fn respond(
     service: &OpenEnvService,
     own: Option<&SessionGuard>,
     request: Result<RpcRequest, Value>,

@@ -29,6 +29,7 @@ use axum::{
     Extension, Router,
     extract::{
         DefaultBodyLimit, Query, State,
+        rejection::QueryRejection,
         ws::{WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
     },
     response::{IntoResponse, Response},
@@ -48,18 +49,15 @@ pub(crate) use session::{EpisodeSession, SessionError};
 use session_registry::{SessionGuard, SessionRegistry};
 use socket::SocketProtocol;
 
-use crate::{node::EnvNode, serve::call_limits::CallLimits};
+use crate::{node::EnvNode, rejection::Rejection, serve::call_limits::CallLimits};
 
 /// Bytes that a socket reads at once. Each open socket holds that much, so it is small.
 const READ_BUFFER_BYTES: usize = 8 << 10;
 
 /// Returns every route of OpenEnv's protocols, with OpenEnv's replies to unknown paths and methods.
-pub(crate) fn router(
-    node: &EnvNode,
-    config: &OpenEnvConfig,
-    sockets: Sockets,
-    limits: CallLimits,
-) -> Router {
+pub(crate) fn router(node: &EnvNode, sockets: Sockets, limits: CallLimits) -> Router {
+    let settings = node.settings();
+    let config = &settings.openenv;
     let idle = Duration::from_secs_f64(config.session_idle_seconds);
     let service = OpenEnvService {
         node: node.clone(),
@@ -72,7 +70,7 @@ pub(crate) fn router(
         .route("/health", get(http::health))
         .route("/ws", get(open_env_socket))
         .route("/mcp", get(mcp_socket).post(mcp::over_http))
-        .merge(documents::routes(config.mode, node.settings().web.enabled))
+        .merge(documents::routes(config.mode, &settings.web))
         .merge(tasks::routes());
     if config.mode == Mode::Simulation {
         routes = routes
@@ -99,14 +97,15 @@ type MaybeUpgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 async fn open_env_socket(
     State(service): State<Arc<OpenEnvService>>,
-    Query(query): Query<SocketQuery>,
+    query: Result<Query<SocketQuery>, QueryRejection>,
     Extension(received): Extension<ReceivedBytes>,
     upgrade: MaybeUpgrade,
-) -> Response {
+) -> Result<Response, Rejection> {
+    let Query(query) = query?;
     let Ok(upgrade) = upgrade else {
-        return http::not_found().await.into_response();
+        return Err(http::not_found().await);
     };
-    serve_socket(
+    let response = serve_socket(
         service,
         upgrade,
         received,
@@ -120,7 +119,8 @@ async fn open_env_socket(
                 .attach(id)
                 .map_err(|error| ws::error("SESSION_ERROR", &error, None)),
         },
-    )
+    );
+    Ok(response)
 }
 
 async fn mcp_socket(

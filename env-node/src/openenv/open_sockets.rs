@@ -23,12 +23,12 @@ impl Sockets {
     }
 
     /// Counts one more open socket, until the token is dropped.
-    pub(super) fn track(&self) -> TaskTrackerToken {
+    pub(crate) fn track(&self) -> TaskTrackerToken {
         self.open.token()
     }
 
     /// Waits until the sockets have to close.
-    pub(super) async fn draining(&self) {
+    pub(crate) async fn draining(&self) {
         self.draining.cancelled().await;
     }
 

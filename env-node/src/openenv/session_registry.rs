@@ -14,7 +14,7 @@ use std::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::session::EpisodeSession;
+use super::{session::EpisodeSession, validation::excerpt};
 use crate::{metrics, node::EnvNode};
 
 /// How long a session that was created over HTTP may wait for its first episode when another needs
@@ -116,7 +116,7 @@ impl SessionRegistry {
         let mut open = self.lock();
         let entry = open
             .get_mut(id)
-            .ok_or_else(|| format!("Unknown session_id: {id}"))?;
+            .ok_or_else(|| format!("Unknown session_id: {}", excerpt(id)))?;
         if !matches!(entry.owner, SessionOwner::Registry { .. }) {
             return Err(format!("Session {id} already has an attached WebSocket"));
         }
@@ -173,9 +173,7 @@ impl SessionRegistry {
             });
         }
         if open.len() >= self.max_sessions {
-            // Over sockets and MCP this refusal has no HTTP status, so the count of refused
-            // responses would miss it.
-            metrics::call_refused("openenv", "CAPACITY_REACHED".to_owned());
+            metrics::openenv_refused(metrics::CAPACITY_REACHED);
             return Err(AtCapacity {
                 active: open.len(),
                 max: self.max_sessions,

@@ -1,11 +1,11 @@
-//! WebSockets: answers frames in order, pings a silent peer, drops one that stops reading, and
+//! WebSockets: responds to frames in order, pings a silent peer, drops one that stops reading, and
 //! closes when the server stops.
 //!
 //! Invariant: the session is freed before the peer can see that the socket closed, so a client that
 //! reconnects at once gets a session. It is freed at once when the connection is lost, and at the
 //! latest one ping period after the peer's last frame. A quiet peer that answers pings stays,
-//! unless it leaves a message unfinished. The bytes of a message count from their arrival until it
-//! is answered. The contents of frames are left to `ws.rs` and `mcp.rs`.
+//! unless it leaves a message unfinished. The bytes of a message count from their arrival until its
+//! response is ready. The contents of frames are left to `ws.rs` and `mcp.rs`.
 
 use std::{error::Error, io, time::Duration};
 
@@ -17,12 +17,8 @@ use proto::serve::{BodyReservation, ReceivedBytes, ReceivedTooMuch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::tungstenite;
 
-use super::{
-    mcp,
-    service::{FrameReply, OpenEnvService},
-    session_registry::SessionGuard,
-    ws,
-};
+use super::{mcp, service::OpenEnvService, session_registry::SessionGuard, ws};
+use crate::metrics;
 
 /// How long the peer may take to close its side of a socket that is closing.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,6 +32,15 @@ pub(super) enum SocketProtocol {
     OpenEnv,
     /// `/mcp`: JSON-RPC.
     Mcp,
+}
+
+/// The response to a frame.
+#[derive(Debug)]
+pub(super) enum FrameResponse {
+    Text(String),
+    /// A text, after which the socket closes.
+    Last(String),
+    Close,
 }
 
 /// Why a socket ends, which decides what is left to do.
@@ -77,7 +82,7 @@ pub(super) async fn serve(
     let mut socket = MonitoredSocket::new(socket, received, period);
     let end = match admission {
         // This drops the guard, and so frees the session, before the close frame is sent.
-        Ok(guard) => answer_frames(&mut socket, service, protocol, guard).await,
+        Ok(guard) => serve_frames(&mut socket, service, protocol, guard).await,
         Err(error) => socket.send_last(error).await,
     };
     let close = async {
@@ -90,8 +95,8 @@ pub(super) async fn serve(
     let _ = timeout(CLOSE_TIMEOUT, close).await;
 }
 
-/// Answers one frame after the other.
-async fn answer_frames(
+/// Responds to one frame after the other.
+async fn serve_frames(
     socket: &mut MonitoredSocket,
     service: &OpenEnvService,
     protocol: SocketProtocol,
@@ -120,51 +125,51 @@ async fn answer_frames(
             let error = ws::error("SESSION_ERROR", "send text frames, not binary ones", None);
             return socket.send_last(error).await;
         };
-        let answer = answer(service, protocol, &guard, text);
-        tokio::pin!(answer);
-        // Reading continues while a frame is answered, so that a lost peer frees its session at
-        // once. Only one frame is read ahead, because more would be a queue without a bound. The
-        // rest waits in the network, where flow control holds the peer back.
-        let reply = loop {
+        let responding = respond(service, protocol, &guard, text);
+        tokio::pin!(responding);
+        // Reading continues meanwhile, so that a lost peer frees its session at once. Only one
+        // frame is read ahead, because more would be a queue without a bound. The rest waits in the
+        // network, where flow control holds the peer back.
+        let response = loop {
             tokio::select! {
                 biased;
-                reply = &mut answer => break reply,
+                response = &mut responding => break response,
                 next = socket.next(), if read_ahead.is_none() => match next {
                     Ok(frame) => read_ahead = Some(frame),
                     Err(end) => return end,
                 },
             }
         };
-        match reply {
-            FrameReply::Text(text) => {
+        match response {
+            FrameResponse::Text(text) => {
                 if let Err(end) = socket.send(Message::Text(text.into())).await {
                     return end;
                 }
             }
-            FrameReply::Last(text) => return socket.send_last(text).await,
-            FrameReply::Close => return NORMAL,
+            FrameResponse::Last(text) => return socket.send_last(text).await,
+            FrameResponse::Close => return NORMAL,
         }
     }
 }
 
-/// Answers a frame within the limits on calls.
-async fn answer(
+/// Responds to a frame within the limits on calls.
+async fn respond(
     service: &OpenEnvService,
     protocol: SocketProtocol,
     guard: &SessionGuard,
     text: &str,
-) -> FrameReply {
-    let answer = async {
+) -> FrameResponse {
+    let response = async {
         match protocol {
-            SocketProtocol::OpenEnv => ws::answer(service, guard, text).await,
+            SocketProtocol::OpenEnv => ws::respond(service, guard, text).await,
             SocketProtocol::Mcp => mcp::over_socket(service, guard, text).await,
         }
     };
-    match service.limits.answer_frame(answer).await {
-        Ok(reply) => reply,
-        Err(refusal) => FrameReply::Text(match protocol {
+    match service.limits.respond_to_frame(response).await {
+        Ok(response) => response,
+        Err(refusal) => FrameResponse::Text(match protocol {
             SocketProtocol::OpenEnv => ws::error("EXECUTION_ERROR", &refusal, None),
-            SocketProtocol::Mcp => mcp::unanswered(text, &refusal),
+            SocketProtocol::Mcp => mcp::refused(text, &refusal),
         }),
     }
 }
@@ -175,7 +180,7 @@ struct MonitoredSocket {
     received: ReceivedBytes,
     /// The longest silence of a peer that is alive.
     period: Duration,
-    last_heard: Instant,
+    last_received: Instant,
     /// Whether a ping was sent since then.
     is_pinged: bool,
     /// When a message was first seen to be unfinished.
@@ -188,7 +193,7 @@ impl MonitoredSocket {
             socket,
             received,
             period,
-            last_heard: Instant::now(),
+            last_received: Instant::now(),
             is_pinged: false,
             unfinished_since: None,
         }
@@ -208,7 +213,7 @@ impl MonitoredSocket {
             tokio::select! {
                 biased;
                 frame = self.socket.recv() => {
-                    self.last_heard = Instant::now();
+                    self.last_received = Instant::now();
                     self.is_pinged = false;
                     match frame {
                         Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
@@ -224,7 +229,7 @@ impl MonitoredSocket {
                         Some(Err(error)) => return Err(end_after(&error)),
                     }
                 }
-                () = sleep_until(self.last_heard + silence) => {
+                () = sleep_until(self.last_received + silence) => {
                     if self.is_pinged {
                         tracing::info!("dropping a socket whose peer is silent");
                         return Err(SocketEnd::Lost);
@@ -286,7 +291,7 @@ impl MonitoredSocket {
         }
     }
 
-    /// Reads to the end. This also sends the answer to the peer's close frame.
+    /// Reads to the end. This also responds to the peer's close frame.
     async fn drain(&mut self) {
         while let Some(Ok(_)) = self.socket.recv().await {}
     }
@@ -300,6 +305,7 @@ fn end_after(error: &axum::Error) -> SocketEnd {
         Some(tungstenite::Error::Utf8(_)) => (close_code::INVALID, "text is not UTF-8"),
         Some(tungstenite::Error::Protocol(_)) => (close_code::PROTOCOL, "broken frame"),
         Some(tungstenite::Error::Io(error)) if is_too_much(error) => {
+            metrics::openenv_refused(metrics::OVERLOADED);
             (close_code::AGAIN, "too many bytes in flight; retry")
         }
         _ => return SocketEnd::Lost,

@@ -9,7 +9,7 @@ use std::{ops::Range, sync::Arc};
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{Path, State},
+    extract::{Path, State, rejection::PathRejection},
     http::StatusCode,
     routing::{MethodRouter, get, post},
 };
@@ -19,9 +19,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    http::{read_body, reject},
-    service::{ENVIRONMENT_NAME, OpenEnvService},
-    validation::Integer,
+    documents::ENVIRONMENT_NAME, http::read_body, service::OpenEnvService, validation::Integer,
 };
 use crate::{node::EnvNode, rejection::Rejection, wire};
 
@@ -35,17 +33,19 @@ pub(super) fn routes() -> Router<Arc<OpenEnvService>> {
         .route("/{environment}/task_range", about_tasks(task_range))
 }
 
-/// Reads the body and checks the environment's name before `answer` gets the body.
+/// The environment's name in a path, or why it cannot be read.
+type Named = Result<Path<String>, PathRejection>;
+
+/// Reads the body and checks the environment's name before `respond` gets the body.
 fn about_tasks<T: DeserializeOwned + 'static>(
-    answer: fn(&EnvNode, T) -> Result<Value, Rejection>,
+    respond: fn(&EnvNode, T) -> Result<Value, Rejection>,
 ) -> MethodRouter<Arc<OpenEnvService>> {
-    let handler = async move |State(service): State<Arc<OpenEnvService>>,
-                              Path(environment): Path<String>,
-                              body: Bytes| {
-        let body = read_body(&body)?;
-        check_name(&environment)?;
-        answer(&service.node, body).map(Json)
-    };
+    let handler =
+        async move |State(service): State<Arc<OpenEnvService>>, environment: Named, body: Bytes| {
+            let body = read_body(&body)?;
+            check_name(environment)?;
+            respond(&service.node, body).map(Json)
+        };
     post(handler)
 }
 
@@ -78,9 +78,9 @@ async fn environments() -> Json<Value> {
 
 async fn splits(
     State(service): State<Arc<OpenEnvService>>,
-    Path(environment): Path<String>,
+    environment: Named,
 ) -> Result<Json<Value>, Rejection> {
-    check_name(&environment)?;
+    check_name(environment)?;
     let splits = service.node.environment().splits();
     let splits = splits.map(|(name, _)| json!({"name": name, "type": split_type(name)}));
     Ok(Json(splits.collect()))
@@ -138,7 +138,8 @@ fn slice_bound(bound: i64, length: usize) -> usize {
     }
 }
 
-fn check_name(environment: &str) -> Result<(), Rejection> {
+fn check_name(environment: Named) -> Result<(), Rejection> {
+    let Path(environment) = environment?;
     if environment.eq_ignore_ascii_case(ENVIRONMENT_NAME) {
         return Ok(());
     }
@@ -162,8 +163,7 @@ fn list<'a>(
     split: &str,
     range: Range<usize>,
 ) -> Result<QuestionPage<'a>, Rejection> {
-    let page = node.environment().list_questions(split, "", range);
-    page.map_err(|error| reject(&error))
+    Ok(node.environment().list_questions(split, "", range)?)
 }
 
 fn task_of(question: &Question) -> Value {

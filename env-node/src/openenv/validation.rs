@@ -3,6 +3,8 @@
 //! A request is refused for the first field that does not fit. OpenEnv's clients read that there is
 //! an error; its location and message are for people.
 
+use std::str::FromStr;
+
 use env::{MAX_EPISODE_ID_CHARS, truncated};
 use serde::{Deserialize, de::value::MapDeserializer};
 use serde_json::{Value, json};
@@ -127,7 +129,7 @@ impl TryFrom<Shallow> for Integer {
     type Error = &'static str;
 
     fn try_from(Shallow(value): Shallow) -> Result<Self, Self::Error> {
-        match (value.as_i64(), integer(&value)) {
+        match (value.as_i64().or_else(|| digits(&value)), integer(&value)) {
             (Some(exact), _) => Ok(Self(exact)),
             (None, Some(number)) => Ok(Self(number as i64)),
             (None, None) => Err("give an integer"),
@@ -139,7 +141,7 @@ impl TryFrom<Shallow> for Unsigned {
     type Error = &'static str;
 
     fn try_from(Shallow(value): Shallow) -> Result<Self, Self::Error> {
-        match (value.as_u64(), integer(&value)) {
+        match (value.as_u64().or_else(|| digits(&value)), integer(&value)) {
             (Some(exact), _) => Ok(Self(exact)),
             (None, Some(number)) if number >= 2.0_f64.powi(64) => Ok(Self(number.to_bits())),
             (None, Some(number)) if number >= 0.0 => Ok(Self(number as u64)),
@@ -170,6 +172,11 @@ impl TryFrom<String> for Id {
             )),
         }
     }
+}
+
+/// Returns the integer in a string. As a float it would be rounded above 2^53.
+fn digits<T: FromStr>(value: &Value) -> Option<T> {
+    value.as_str()?.trim().parse().ok()
 }
 
 fn integer(value: &Value) -> Option<f64> {
@@ -211,6 +218,8 @@ mod tests {
             (json!(7), 7),
             (json!(7.0), 7),
             (json!(" 42 "), 42),
+            (json!("42.0"), 42),
+            (json!("9007199254740993"), 9_007_199_254_740_993),
             (json!(true), 1),
             (json!(1e25), 1e25_f64.to_bits()),
         ] {

@@ -1,7 +1,7 @@
 //! The frames of `/ws`: reset, step, state, close and mcp.
 //!
-//! Invariant: each frame gets one reply, in order. A frame that is refused leaves the session as it
-//! was. Clients read the code of an error frame, and its message for people.
+//! Invariant: each frame gets one response, in order. A frame that is refused leaves the session as
+//! it was. Clients read the code of an error frame, and its message for people.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
@@ -12,8 +12,9 @@ use super::{
     json::{self, Unreadable},
     mcp::{self, RpcRequest},
     reset::ResetArguments,
-    service::{FrameReply, OpenEnvService},
+    service::OpenEnvService,
     session_registry::SessionGuard,
+    socket::FrameResponse,
     tools::{self, ToolCallError},
     validation::{self, Invalid, excerpt},
 };
@@ -106,21 +107,21 @@ impl ClientFrame {
     }
 }
 
-/// Answers one frame.
-pub(super) async fn answer(
+/// Responds to one frame.
+pub(super) async fn respond(
     service: &OpenEnvService,
     guard: &SessionGuard,
     text: &str,
-) -> FrameReply {
+) -> FrameResponse {
     let asked = match json::read_object(text, ClientFrame::read) {
         Ok(asked) => asked,
         // OpenEnv's server fails on JSON that is not an object, and so ends the session.
         Err(Unreadable::NotAnObject) => {
-            return FrameReply::Last(error("SESSION_ERROR", "give a JSON object", None));
+            return FrameResponse::Last(error("SESSION_ERROR", "give a JSON object", None));
         }
         Err(Unreadable::Syntax(fault)) => {
             let message = format!("Invalid JSON: {fault}");
-            return FrameReply::Text(error("INVALID_JSON", &message, None));
+            return FrameResponse::Text(error("INVALID_JSON", &message, None));
         }
     };
     let outcome = match asked {
@@ -128,17 +129,17 @@ pub(super) async fn answer(
         Ok(ClientFrame::Step(payload)) => step(guard, &payload).await,
         Ok(ClientFrame::State) => Ok(state(guard).await),
         Ok(ClientFrame::Mcp(request)) => {
-            let response = mcp::answer(service, Some(guard), request).await;
+            let response = mcp::respond(service, Some(guard), request).await;
             Ok(frame("mcp", response))
         }
-        Ok(ClientFrame::Close) => return FrameReply::Close,
+        Ok(ClientFrame::Close) => return FrameResponse::Close,
         Err(error) => Err(error),
     };
-    FrameReply::Text(outcome.unwrap_or_else(|error| error))
+    FrameResponse::Text(outcome.unwrap_or_else(|error| error))
 }
 
-/// The frame that answers a client's frame, or the error frame that refuses it.
-type Answer = Result<String, String>;
+/// The frame that responds to a client's frame, or the error frame that refuses it.
+type Outcome = Result<String, String>;
 
 fn invalid(invalid: &Invalid) -> String {
     let errors = json!({"errors": invalid.to_list()});
@@ -157,13 +158,13 @@ async fn reset(
     service: &OpenEnvService,
     guard: &SessionGuard,
     arguments: ResetArguments,
-) -> Answer {
+) -> Outcome {
     let spec = arguments.into_spec(&service.node).map_err(failed)?;
     let payload = guard.session.lock().await.reset(spec);
     Ok(frame("observation", payload.map_err(failed)?))
 }
 
-async fn step(guard: &SessionGuard, payload: &StepPayload) -> Answer {
+async fn step(guard: &SessionGuard, payload: &StepPayload) -> Outcome {
     match payload {
         StepPayload::Act(action) => {
             let payload = guard.session.lock().await.step(action).await;
@@ -182,7 +183,7 @@ fn tool_observation(observation: &Value) -> String {
     frame("observation", data)
 }
 
-async fn call_tool(guard: &SessionGuard, call: &ToolCall) -> Answer {
+async fn call_tool(guard: &SessionGuard, call: &ToolCall) -> Outcome {
     let action = match &call.action {
         Ok(action) => action,
         Err(error) => return Ok(tool_observation(&refused_call(call, error))),

@@ -3,7 +3,7 @@
 //! Invariant: a call past its deadline is dropped, and its queued SQL with it. A call beyond the
 //! limit is refused before any of its body is read; one whose body exceeds the budget, as soon as
 //! it does. A response that its peer does not read counts until it is sent. A socket counts until
-//! it is open, and then each of its frames counts while it is answered. Health checks and
+//! it is open, and then each of its frames counts until its response is ready. Health checks and
 //! reflection have limits of their own.
 
 use std::{sync::Arc, time::Duration};
@@ -17,10 +17,11 @@ use axum::{
 };
 use proto::serve::{BodyBudget, BodyLimits, ReceivedBytes, UnreadBudget};
 use tokio::{sync::Semaphore, time::timeout};
-use tonic::Code;
+use tonic::{Code, Status};
 
-use super::config::{ServerConfig, seconds};
+use super::config::ServerConfig;
 use crate::{
+    metrics,
     rejection::Rejection,
     status::{self, Reason},
 };
@@ -28,10 +29,11 @@ use crate::{
 /// The header with a caller's deadline.
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 
-/// The methods of gRPC's health checks, and the largest body of one.
+/// The methods of gRPC's health checks.
 const HEALTH: &str = "/grpc.health.v1.Health/";
+/// The one that keeps its call open for as long as its peer wishes.
+const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
 const HTTP_HEALTH: &str = "/health";
-const HEALTH_BYTES: usize = 1 << 10;
 /// The largest body of a stream of reflection, and the bytes of all of them at once.
 const REFLECTION_BYTES: usize = 1 << 14;
 const REFLECTION_BYTES_IN_FLIGHT: usize = 1 << 22;
@@ -45,8 +47,6 @@ pub(crate) struct CallLimits {
     bodies: BodyBudget,
     /// The bodies of reflection.
     reflection: BodyBudget,
-    /// The bodies of health checks, which are answered under any load.
-    health: BodyBudget,
     max_duration: Duration,
 }
 
@@ -63,8 +63,7 @@ impl CallLimits {
             permits: Arc::new(Semaphore::new(config.max_calls_in_flight)),
             bodies: BodyBudget::new(config.max_body_bytes_in_flight),
             reflection: BodyBudget::new(REFLECTION_BYTES_IN_FLIGHT),
-            health: BodyBudget::new(Semaphore::MAX_PERMITS),
-            max_duration: seconds(config.max_call_seconds),
+            max_duration: Duration::from_secs_f64(config.max_call_seconds),
         }
     }
 
@@ -73,19 +72,24 @@ impl CallLimits {
         received.count(&self.bodies);
     }
 
-    /// Runs the answer to a frame of a socket, if a permit is free, for as long as a call may take.
+    /// Makes the response to a frame of a socket, if a permit is free, for as long as a call may
+    /// take.
     ///
     /// # Errors
-    /// There is no answer; says that the frame may be sent again.
-    pub(crate) async fn answer_frame<T>(
+    /// There is no response; says that the frame may be sent again.
+    pub(crate) async fn respond_to_frame<T>(
         &self,
-        answer: impl Future<Output = T>,
+        response: impl Future<Output = T>,
     ) -> Result<T, String> {
         let Ok(_permit) = self.permits.try_acquire() else {
+            metrics::openenv_refused(metrics::OVERLOADED);
             return Err(overloaded(TOO_MANY_CALLS));
         };
-        let answer = timeout(self.max_duration, answer).await;
-        answer.map_err(|_| too_late(self.max_duration))
+        let response = timeout(self.max_duration, response).await;
+        response.map_err(|_| {
+            metrics::openenv_refused(metrics::DEADLINE_EXCEEDED);
+            too_late(self.max_duration)
+        })
     }
 
     /// Runs a call for at most `limit`, if a permit is free and its body fits into the budget.
@@ -117,18 +121,14 @@ impl CallLimits {
         response.map_err(|_| CallRejection::DeadlineExceeded)
     }
 
-    /// Answers a health check or reflection.
-    async fn probe(&self, request: Request, next: Next) -> Response {
+    /// Runs reflection, or the refusal of a service that is not there.
+    async fn reflect(&self, request: Request, next: Next) -> Response {
         let (parts, body) = request.into_parts();
-        let (budget, max_bytes) = match parts.uri.path().starts_with(HEALTH) {
-            true => (&self.health, HEALTH_BYTES),
-            false => (&self.reflection, REFLECTION_BYTES),
-        };
         let limits = BodyLimits {
-            max_bytes,
+            max_bytes: REFLECTION_BYTES,
             timeout: None,
         };
-        let (body, _reservation) = budget.meter(body, limits);
+        let (body, _reservation) = self.reflection.meter(body, limits);
         next.run(Request::from_parts(parts, Body::new(body))).await
     }
 }
@@ -153,8 +153,16 @@ pub(super) async fn grpc(
     request: Request,
     next: Next,
 ) -> Response {
-    if !request.uri().path().starts_with("/sqlenv.") {
-        return limits.probe(request, next).await;
+    let path = request.uri().path();
+    if path == WATCH_HEALTH {
+        return Status::unimplemented("health is not watched here; call Check").into_http();
+    }
+    // Under any load. The health service limits the bytes of its messages.
+    if path.starts_with(HEALTH) {
+        return next.run(request).await;
+    }
+    if !path.starts_with("/sqlenv.") {
+        return limits.reflect(request, next).await;
     }
     let requested = grpc_timeout(request.headers()).unwrap_or(limits.max_duration);
     let limit = requested.min(limits.max_duration);
@@ -187,7 +195,7 @@ pub(super) async fn http(
         Ok(response) => return response,
         Err(CallRejection::Overloaded(what)) => (StatusCode::SERVICE_UNAVAILABLE, overloaded(what)),
         Err(CallRejection::DeadlineExceeded) => {
-            (StatusCode::REQUEST_TIMEOUT, "Request Timeout".to_owned())
+            (StatusCode::REQUEST_TIMEOUT, too_late(limits.max_duration))
         }
     };
     Rejection::new(status, &detail).into_response()

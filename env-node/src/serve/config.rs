@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 use tokio::sync::Semaphore;
 
-use crate::error::SettingError;
+use crate::{error::SettingError, web::config::is_origin};
 
 /// Bytes of a request besides the argument and the token: tags and lengths.
 const REQUEST_FRAMING_BYTES: usize = 1 << 10;
@@ -75,7 +75,8 @@ pub struct ServerConfig {
     /// connections again. Sockets of OpenEnv's sessions are exempt.
     #[default(600.0)]
     pub max_connection_age_seconds: f64,
-    /// Seconds for calls in flight to end, when their connection is old or the server stops.
+    /// Seconds for calls in flight to end when the server stops. When their connection is old, they
+    /// have `max_call_seconds` if that is more.
     #[default(10.0)]
     pub connection_grace_seconds: f64,
     /// Seconds that a server still takes calls after it was told to stop, while its health is
@@ -92,6 +93,15 @@ impl ServerConfig {
         message_bytes: usize,
     ) -> Result<(), SettingError> {
         self.validate_ranges()?;
+        // Browsers send an origin without a path, and no pattern.
+        let may_match = |origin: &String| is_origin(origin) && !origin.contains('*');
+        SettingError::unless(
+            self.allowed_origins
+                .iter()
+                .all(|origin| origin == "*" || may_match(origin)),
+            "server.allowed_origins",
+            "give origins such as https://trainer.example, without a path, or *",
+        )?;
         let least = argument_bytes.saturating_add(REQUEST_FRAMING_BYTES);
         SettingError::unless(
             self.max_request_bytes >= least,
@@ -99,10 +109,11 @@ impl ServerConfig {
             format!("give at least {least}, so that argument_bytes fits, or lower argument_bytes"),
         )?;
         let least = self.max_request_bytes.max(message_bytes);
+        let most = Semaphore::MAX_PERMITS;
         SettingError::unless(
-            (least..=Semaphore::MAX_PERMITS).contains(&self.max_body_bytes_in_flight),
+            (least..=most).contains(&self.max_body_bytes_in_flight),
             "server.max_body_bytes_in_flight",
-            format!("give at least {least}, so that one request fits"),
+            format!("give {least}, so that one request fits, to {most}"),
         )
     }
 
@@ -111,13 +122,17 @@ impl ServerConfig {
         ConnectionLimits {
             max_connections: self.max_connections,
             max_calls_per_connection: self.max_calls_per_connection,
-            header_timeout: seconds(self.header_seconds),
-            keepalive_interval: seconds(self.keepalive_interval_seconds),
-            keepalive_timeout: seconds(self.keepalive_timeout_seconds),
-            max_age: Some(seconds(self.max_connection_age_seconds)),
-            grace: seconds(self.connection_grace_seconds),
+            header_timeout: Duration::from_secs_f64(self.header_seconds),
+            keepalive_interval: Duration::from_secs_f64(self.keepalive_interval_seconds),
+            keepalive_timeout: Duration::from_secs_f64(self.keepalive_timeout_seconds),
+            // No call that is within its own limit is cut because its connection is old.
+            max_age: Some((
+                Duration::from_secs_f64(self.max_connection_age_seconds),
+                Duration::from_secs_f64(self.connection_grace_seconds.max(self.max_call_seconds)),
+            )),
+            grace: Duration::from_secs_f64(self.connection_grace_seconds),
             // A call may take half of this. The other half is for the peer to read the response.
-            stream: StreamLimit::Total(seconds(2.0 * self.max_call_seconds)),
+            stream: StreamLimit::Total(Duration::from_secs_f64(2.0 * self.max_call_seconds)),
             windows: None,
             is_http2_only: false,
         }
@@ -168,11 +183,6 @@ impl ServerConfig {
     }
 }
 
-/// Converts a setting that `validate` has accepted.
-pub(super) fn seconds(setting: f64) -> Duration {
-    Duration::from_secs_f64(setting)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,11 +225,38 @@ mod tests {
                     max_body_bytes_in_flight: 1 << 20,
                     ..default()
                 },
-                "server.max_body_bytes_in_flight",
+                "server.max_body_bytes_in_flight cannot be used: give 6291456",
+            ),
+            (
+                ServerConfig {
+                    max_body_bytes_in_flight: usize::MAX,
+                    ..default()
+                },
+                "so that one request fits, to 2305843009213693951",
             ),
         ] {
             let message = config.validate(1 << 20, 4 << 20).unwrap_err().to_string();
             assert!(message.contains(field), "{message}");
+        }
+    }
+
+    #[test]
+    fn an_origin_that_no_browser_sends_is_refused() {
+        for (origin, is_good) in [
+            ("*", true),
+            ("https://trainer.example", true),
+            ("http://localhost:8080", true),
+            ("trainer.example", false),
+            ("https://trainer.example/", false),
+            ("https://*.example", false),
+            ("", false),
+        ] {
+            let config = ServerConfig {
+                allowed_origins: vec![origin.to_owned()],
+                ..ServerConfig::default()
+            };
+            let checked = config.validate(1 << 20, 4 << 20);
+            assert_eq!(checked.is_ok(), is_good, "{origin}");
         }
     }
 }

@@ -8,24 +8,23 @@ mod auth;
 pub(crate) mod call_limits;
 pub(crate) mod config;
 mod cors;
-mod health;
 mod protocols;
 mod refusals;
 
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
-use proto::{ServerTls, serve::Port};
+use proto::{ServerTls, serve::Port, v1::env_server::EnvServer};
 use tokio::{
     net::TcpListener,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+use tonic::server::NamedService;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 pub use config::ServerConfig;
-pub use proto::TlsConfig;
 
-use self::{config::seconds, protocols::Protocols};
+use self::protocols::Protocols;
 use crate::{error::SettingError, metrics, node::EnvNode, openenv::Sockets};
 
 /// A node's server, ready to serve.
@@ -41,16 +40,14 @@ impl Server {
     /// Opens the files that the settings of `node` name.
     ///
     /// # Errors
-    /// A certificate, key or token file cannot be used, or an origin is malformed.
+    /// A certificate, key or token file cannot be used.
     pub fn open(node: &EnvNode) -> Result<Self, SettingError> {
         let config = node.settings().server.clone();
         let draining = CancellationToken::new();
         let sockets = Sockets::new(draining.clone());
         let health = HealthReporter::new();
-        let max_watch = seconds(config.max_call_seconds);
-        let health_service = health::service(&health, max_watch, draining.clone());
         Ok(Self {
-            protocols: Protocols::new(node, &config, health_service, sockets.clone())?,
+            protocols: Protocols::new(node, &config, &health, &sockets)?,
             port: Port {
                 limits: config.connection_limits(),
                 tls: ServerTls::open(config.tls.as_ref())?,
@@ -71,26 +68,33 @@ impl Server {
     /// and each connection and socket is asked to end after what it is doing. Whatever has not
     /// ended after `connection_grace_seconds` is cut.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        health::report(&self.health, ServingStatus::Serving).await;
+        report(&self.health, ServingStatus::Serving).await;
         let drained = async {
             shutdown.await;
-            health::report(&self.health, ServingStatus::NotServing).await;
-            sleep(seconds(self.config.drain_seconds)).await;
+            report(&self.health, ServingStatus::NotServing).await;
+            sleep(Duration::from_secs_f64(self.config.drain_seconds)).await;
         };
         let protocols = self.protocols.on(listener.local_addr().ok());
-        let answer = move |request| protocols.answer(request);
-        let mut connections = self.port.serve_until(listener, answer, drained).await;
+        let respond = move |request| protocols.respond(request);
+        let mut connections = self.port.serve_until(listener, respond, drained).await;
         let ended = async {
             while connections.join_next().await.is_some() {}
             // Upgraded sockets have left the tasks of their connections.
             self.sockets.closed().await;
         };
-        let grace = seconds(self.config.connection_grace_seconds);
+        let grace = Duration::from_secs_f64(self.config.connection_grace_seconds);
         if timeout(grace, ended).await.is_err() {
             tracing::warn!(
                 "connections were cut: their calls did not end within connection_grace_seconds"
             );
         }
+    }
+}
+
+/// Sets the health of the `Env` service, and of the server as a whole.
+async fn report(reporter: &HealthReporter, status: ServingStatus) {
+    for name in [<EnvServer<EnvNode> as NamedService>::NAME, ""] {
+        reporter.set_service_status(name, status).await;
     }
 }
 

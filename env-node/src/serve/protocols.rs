@@ -16,7 +16,10 @@ use hyper::body::Incoming;
 use proto::v1::{FILE_DESCRIPTOR_SET, env_server};
 use proto::{BearerToken, serve::UnreadBudget};
 use tonic::service::Routes;
-use tonic_health::pb::health_server::{self, Health, HealthServer};
+use tonic_health::{
+    pb::health_server::{self, HealthServer},
+    server::{HealthReporter, HealthService},
+};
 use tonic_web::GrpcWebLayer;
 use tower::Service;
 use tracing::Instrument as _;
@@ -37,6 +40,8 @@ use crate::{
 };
 
 const TOKEN_FILE: &str = "server.bearer_token_file";
+/// The largest request of a health check.
+const HEALTH_BYTES: usize = 1 << 10;
 
 /// Every protocol of a node. Cheap to clone.
 #[derive(Clone)]
@@ -50,18 +55,21 @@ impl Protocols {
     pub(super) fn new(
         node: &EnvNode,
         config: &ServerConfig,
-        health: HealthServer<impl Health>,
-        sockets: Sockets,
+        health: &HealthReporter,
+        sockets: &Sockets,
     ) -> Result<Self, SettingError> {
         let limits = CallLimits::new(config);
-        let origins = AllowedOrigins::new(&config.allowed_origins)?;
+        let unread = UnreadBudget::new(config.max_body_bytes_in_flight);
+        let origins = AllowedOrigins::new(&config.allowed_origins);
         // Each layer wraps the layers that were added before it.
         let mut grpc =
             grpc(node, health).layer(from_fn_with_state(limits.clone(), call_limits::grpc));
-        let mut http = http(node, sockets, limits.clone())
+        let mut http = openenv::router(node, sockets.clone(), limits.clone())
+            .merge(web::router(node, sockets.clone(), unread.clone()))
+            .route("/sqlenv.v1.Env/{method}", any(not_grpc))
             .layer(from_fn_with_state(limits, call_limits::http));
         if let Some(token) = BearerToken::open(TOKEN_FILE, config.bearer_token_file.as_deref())? {
-            grpc = grpc.layer(from_fn_with_state(token.clone(), auth::grpc));
+            grpc = grpc.layer(from_fn_with_state(token, auth::grpc));
             http = http.layer(from_fn_with_state(token, auth::http));
         }
         // Around the layers that refuse: a refusal, too, must have gRPC-Web's framing.
@@ -69,7 +77,6 @@ impl Protocols {
         grpc = grpc.layer(from_fn_with_state(origins.clone(), cors::share));
         http = http.layer(from_fn_with_state(origins, cors::share));
         // Around gRPC-Web, which may write a response anew.
-        let unread = UnreadBudget::new(config.max_body_bytes_in_flight);
         grpc = grpc.layer(from_fn_with_state(unread.clone(), count_unread));
         http = http.layer(from_fn_with_state(unread, count_unread));
         grpc = grpc.layer(from_fn(traced));
@@ -89,18 +96,8 @@ impl Protocols {
         self
     }
 
-    /// Serves `http` and no gRPC.
-    #[cfg(test)]
-    pub(super) fn http_only(http: Router) -> Self {
-        Self {
-            grpc: Router::new(),
-            http,
-            is_on_loopback: false,
-        }
-    }
-
-    /// Answers one request.
-    pub(super) fn answer(
+    /// Responds to one request.
+    pub(super) fn respond(
         &self,
         mut request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
@@ -131,27 +128,20 @@ fn is_grpc<B>(request: &Request<B>) -> bool {
 }
 
 /// Serves `Env`, health and reflection. Any other method is UNIMPLEMENTED.
-fn grpc(node: &EnvNode, health: HealthServer<impl Health>) -> Router {
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            .with_service_name(env_server::SERVICE_NAME)
-            .with_service_name(health_server::SERVICE_NAME)
-    };
-    let v1 = reflection().build_v1();
-    let v1alpha = reflection().build_v1alpha();
+fn grpc(node: &EnvNode, health: &HealthReporter) -> Router {
+    let health = HealthServer::new(HealthService::from_health_reporter(health.clone()))
+        .max_decoding_message_size(HEALTH_BYTES);
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .with_service_name(env_server::SERVICE_NAME)
+        .with_service_name(health_server::SERVICE_NAME)
+        .build_v1()
+        .expect("descriptors are compiled in: this is a bug");
     Routes::new(node.service())
         .add_service(health)
-        .add_service(v1.expect("descriptors are compiled in: this is a bug"))
-        .add_service(v1alpha.expect("descriptors are compiled in: this is a bug"))
+        .add_service(reflection)
         .into_axum_router()
-}
-
-fn http(node: &EnvNode, sockets: Sockets, limits: CallLimits) -> Router {
-    openenv::router(node, &node.settings().openenv, sockets, limits)
-        .merge(web::router(node))
-        .route("/sqlenv.v1.Env/{method}", any(not_grpc))
 }
 
 async fn not_grpc() -> Rejection {

@@ -8,12 +8,14 @@ use axum::{
     routing::any,
 };
 use futures::{SinkExt, StreamExt};
+use hyper::{Request, body::Incoming};
 use tokio::{
     io::AsyncReadExt,
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
 use tokio_tungstenite::{WebSocketStream, client_async, tungstenite::Message};
+use tower::Service as _;
 
 use super::*;
 
@@ -51,7 +53,7 @@ async fn an_upgraded_socket_outlives_the_limits_and_keeps_its_permit() {
         ..ServerConfig::default()
     };
     let upgrade = async |upgrade: WebSocketUpgrade| upgrade.on_upgrade(echo);
-    let protocols = Protocols::http_only(Router::new().route("/ws", any(upgrade)));
+    let router = Router::new().route("/ws", any(upgrade));
     let port = Port {
         limits: config.connection_limits(),
         tls: ServerTls::open(None).unwrap(),
@@ -62,9 +64,9 @@ async fn an_upgraded_socket_outlives_the_limits_and_keeps_its_permit() {
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(async move {
-        let answer = move |request| protocols.answer(request);
+        let respond = move |request: Request<Incoming>| router.clone().call(request);
         let stopped = async { stopped.await.unwrap_or(()) };
-        let mut connections = port.serve_until(listener, answer, stopped).await;
+        let mut connections = port.serve_until(listener, respond, stopped).await;
         while connections.join_next().await.is_some() {}
     });
 

@@ -10,7 +10,7 @@ async function request(path, options, read = (response) => response.json()) {
       return null;
     });
     if (response?.ok) return read(response);
-    const isTransient = !response || response.status === 429 || response.status === 503;
+    const isTransient = !response || response.status === 503;
     if (!isTransient || pause === null) throw new Error(await reason(response));
     await new Promise((resolve) => setTimeout(resolve, pause));
   }

@@ -3,7 +3,10 @@
 //! Invariant: there is no session; a token comes in and a token goes out. Reset and Step are those
 //! of `sqlenv.v1.Env`, with their metrics and statuses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use axum::{
     Json, Router,
@@ -30,13 +33,31 @@ const MAX_WORDS: usize = 16;
 
 /// Serves the page's interface.
 pub(super) fn router(node: &EnvNode) -> Router {
+    let texts: SearchedTexts = node.environment().questions().map(searched_text).collect();
+    let search: Router = Router::new()
+        .route("/web/api/questions", get(questions))
+        .with_state((node.clone(), texts));
     Router::new()
         .route("/web/api/info", get(info))
-        .route("/web/api/questions", get(questions))
         .route("/web/api/schema", get(schema))
         .route("/web/api/reset", post(reset))
         .route("/web/api/step", post(step))
         .with_state(node.clone())
+        .merge(search)
+}
+
+/// What a search looks through, of each question in the environment's order.
+type SearchedTexts = Arc<[String]>;
+
+/// Returns the text of a question in which a search finds words, in lower case.
+fn searched_text(question: &Question) -> String {
+    let Question {
+        question_text,
+        question_id,
+        database_name,
+        ..
+    } = question;
+    format!("{question_text}\n{question_id}\n{database_name}").to_lowercase()
 }
 
 async fn info(State(node): State<EnvNode>) -> Json<Value> {
@@ -76,33 +97,19 @@ struct QuestionFilter {
 }
 
 impl QuestionFilter {
-    fn matches(&self, question: &Question, words: &[String]) -> bool {
+    /// Returns whether the fields besides the text select a question.
+    fn selects(&self, question: &Question) -> bool {
         let is = |filter: &str, value: &str| filter.is_empty() || filter == value;
         let within = |part: &str| part.is_empty() || part.starts_with('/');
         is(&self.database, &question.database_name)
             && is(&self.level, &question.difficulty)
             && (self.split.is_empty()
                 || question.split.strip_prefix(&self.split).is_some_and(within))
-            && contains_all(question, words)
     }
-}
-
-fn contains_all(question: &Question, words: &[String]) -> bool {
-    if words.is_empty() {
-        return true;
-    }
-    let Question {
-        question_text,
-        question_id,
-        database_name,
-        ..
-    } = question;
-    let text = format!("{question_text}\n{question_id}\n{database_name}").to_lowercase();
-    words.iter().all(|word| text.contains(word))
 }
 
 async fn questions(
-    State(node): State<EnvNode>,
+    State((node, texts)): State<(EnvNode, SearchedTexts)>,
     filter: Result<Query<QuestionFilter>, QueryRejection>,
 ) -> Result<Json<Value>, Rejection> {
     let Query(filter) = filter?;
@@ -113,13 +120,13 @@ async fn questions(
         .map(str::to_lowercase)
         .collect();
     let size = filter.limit.unwrap_or(DEFAULT_PAGE_SIZE).min(MAX_PAGE_SIZE);
+    let has_all = |text: &str| words.iter().all(|word| text.contains(word));
     let mut total = 0;
     let mut page = Vec::new();
-    for question in node
-        .environment()
-        .questions()
-        .filter(|question| filter.matches(question, &words))
-    {
+    for (question, text) in node.environment().questions().zip(texts.iter()) {
+        if !filter.selects(question) || !has_all(text) {
+            continue;
+        }
         if total >= filter.offset && page.len() < size {
             page.push(view::question(question));
         }

@@ -16,7 +16,8 @@ pub struct WebConfig {
     /// Whether `/web` and OpenEnv's web routes are served.
     #[default(true)]
     pub enabled: bool,
-    /// Origins, such as `https://huggingface.co`, whose pages may show this one in a frame.
+    /// Origins, such as `https://huggingface.co`, whose pages may show this one and `/docs` in a
+    /// frame.
     pub frame_ancestors: Vec<String>,
     /// Whether the page shows the gold answer of an episode that has ended. Anyone who may call the
     /// node can then end an episode to learn its answer.
@@ -45,10 +46,7 @@ impl WebConfig {
     /// only to this server. Trusted types make the browser refuse markup made from text, so that
     /// names and values of a database cannot become elements or scripts.
     pub(super) fn content_security_policy(&self) -> HeaderValue {
-        let ancestors = match self.frame_ancestors.as_slice() {
-            [] => "'none'".to_owned(),
-            origins => origins.join(" "),
-        };
+        let ancestors = self.frame_sources();
         let policy = format!(
             "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
              connect-src 'self'; base-uri 'none'; form-action 'none'; \
@@ -57,11 +55,19 @@ impl WebConfig {
         );
         HeaderValue::try_from(policy).expect("origins are checked by validate: this is a bug")
     }
+
+    /// Returns the value of a policy's `frame-ancestors`: who may show a page in a frame.
+    pub(crate) fn frame_sources(&self) -> String {
+        match self.frame_ancestors.as_slice() {
+            [] => "'none'".to_owned(),
+            origins => origins.join(" "),
+        }
+    }
 }
 
 /// Returns whether a text is a scheme, a host and perhaps a port, without anything that could begin
 /// another directive of the policy.
-fn is_origin(text: &str) -> bool {
+pub(crate) fn is_origin(text: &str) -> bool {
     let host = text
         .strip_prefix("https://")
         .or_else(|| text.strip_prefix("http://"));

@@ -21,16 +21,18 @@ use axum::{
     response::{Redirect, Response},
     routing::get,
 };
+use proto::serve::UnreadBudget;
 
 pub use config::WebConfig;
 
-use crate::{node::EnvNode, rejection::Rejection};
+use crate::{node::EnvNode, openenv::Sockets, rejection::Rejection};
 
 /// Largest request: a token with a full history and one action.
 const MAX_REQUEST_BYTES: usize = 8 << 20;
 
-/// Serves the page and its interface; nothing if the page is disabled.
-pub(crate) fn router(node: &EnvNode) -> Router {
+/// Serves the page and its interface; nothing if the page is disabled. Watchers of the shared
+/// environment are among `sockets`, and what is sent to them counts in `unread`.
+pub(crate) fn router(node: &EnvNode, sockets: Sockets, unread: UnreadBudget) -> Router {
     let config = &node.settings().web;
     if !config.enabled {
         return Router::new();
@@ -42,7 +44,7 @@ pub(crate) fn router(node: &EnvNode) -> Router {
         .merge(assets::router())
         .merge(api::router(node))
         .merge(runs::router(node))
-        .merge(shared_environment::router(node))
+        .merge(shared_environment::router(node, sockets, unread))
         .method_not_allowed_fallback(|| async {
             Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed")
         })

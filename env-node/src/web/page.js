@@ -9,6 +9,7 @@ import { showQuestions } from './questions.js';
 import { showReplay } from './replay.js';
 
 const main = document.querySelector('#main');
+const fault = document.querySelector('#fault');
 let info = null;
 let settings = null;
 let leaving = new AbortController();
@@ -17,6 +18,7 @@ async function show() {
   leaving.abort();
   leaving = new AbortController();
   const { signal } = leaving;
+  fault.hidden = true;
   const address = location.hash;
   const replay = /^#\/replay(?:\/(.+))?$/.exec(address);
   for (const link of document.querySelectorAll('nav a')) {
@@ -46,6 +48,13 @@ function showError(error) {
     h('p', null, h('a', { href: '#/' }, 'All questions'), ' · ', h('button', { type: 'button', onclick: show }, 'Try again'))));
 }
 
+// Nothing else would tell that the action of a button or a key failed. The next one hides it.
+addEventListener('unhandledrejection', (event) => {
+  event.preventDefault();
+  fault.textContent = event.reason?.message ?? String(event.reason);
+  fault.hidden = false;
+});
+for (const kind of ['click', 'keydown']) addEventListener(kind, () => { fault.hidden = true; }, { capture: true });
 listen(document.querySelector('#help'), document.querySelector('#help-button'));
 document.querySelector('.skip').addEventListener('click', (event) => {
   event.preventDefault();

@@ -30,7 +30,8 @@ export async function showPlay(main, { settings, signal }, questionId) {
   view.show();
   for (const action of actions) {
     if (signal.aborted || view.isOver) return;
-    await view.run(action);
+    // What follows a failed action would be another episode.
+    if (!await view.run(action)) return;
   }
 }
 
@@ -74,17 +75,19 @@ class Play {
     return this.episode.now.observation.done;
   }
 
-  /** Applies an action at the current moment. */
+  /** Applies an action at the current moment. Returns whether it was applied. */
   async run(action) {
-    if (this.isBusy || this.isOver) return;
+    if (this.isBusy || this.isOver) return false;
     this.isBusy = true;
     this.composer.setBusy(true);
     const from = this.episode.at;
+    let isApplied = false;
     try {
       const { observation, token, correct, gold, reward_components: components } = await api.step(this.episode.now.token, action);
       this.episode.goTo(from);
       const { result, error, reward } = observation;
       this.episode.add({ action, observation, result, error, reward, components, correct, gold, token });
+      isApplied = true;
       this.composer.showError(null);
       announce(this.isOver ? this.ending() : error || result);
     } catch (error) {
@@ -93,6 +96,7 @@ class Play {
     this.isBusy = false;
     this.composer.setBusy(false);
     this.show();
+    return isApplied;
   }
 
   move(by) {

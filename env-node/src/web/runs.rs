@@ -15,7 +15,7 @@ use std::{
 use axum::{
     Json, Router,
     body::Body,
-    extract::{self, State},
+    extract::{self, State, rejection::PathRejection},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
@@ -64,8 +64,9 @@ async fn list(State(folder): Folder) -> Result<Json<Value>, Rejection> {
 
 async fn transcripts(
     State(folder): Folder,
-    extract::Path(name): extract::Path<String>,
+    name: Result<extract::Path<String>, PathRejection>,
 ) -> Result<Response, Rejection> {
+    let extract::Path(name) = name?;
     let wanted = name.clone();
     let found = match folder {
         Some(folder) => read(move || find(&folder, &wanted)).await?,

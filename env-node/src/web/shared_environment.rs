@@ -1,7 +1,8 @@
 //! OpenEnv's web routes: one environment that all visitors share.
 //!
-//! Invariant: one step runs at a time, and the log is bounded. Bodies and log have the form of
-//! OpenEnv's web interface. A step before the first reset is a conflict (409).
+//! Invariant: one step runs at a time, the state can be read meanwhile, and the log is bounded.
+//! Bodies and log have the form of OpenEnv's web interface. A step before the first reset is a
+//! conflict (409).
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use axum::{
     routing::{get, post},
 };
 use env::{Action, truncated};
-use proto::TOOLS;
+use proto::{TOOLS, serve::UnreadBudget};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
@@ -25,7 +26,7 @@ use super::{
 use crate::{
     clock::now_unix_seconds,
     node::EnvNode,
-    openenv::{self, EpisodeSession, SessionError, Shallow},
+    openenv::{self, EpisodeSession, SessionError, Shallow, Sockets},
     rejection::Rejection,
 };
 
@@ -38,11 +39,22 @@ const LOGGED_TYPE_BYTES: usize = 64;
 /// The environment that all visitors share.
 pub(super) struct SharedEnvironment {
     node: EnvNode,
+    /// Locked while a step runs.
     episode: Mutex<SharedEpisode>,
-    /// The newest state, as watchers get it.
-    pub(super) updates: watch::Sender<Utf8Bytes>,
+    /// The newest state.
+    pub(super) updates: watch::Sender<Update>,
     /// One permit for each watcher.
     pub(super) watcher_permits: Arc<Semaphore>,
+    pub(super) sockets: Sockets,
+    pub(super) unread: UnreadBudget,
+}
+
+/// A state of the episode.
+pub(super) struct Update {
+    episode_id: Option<String>,
+    step_count: u32,
+    /// The state as watchers get it.
+    pub(super) message: Utf8Bytes,
 }
 
 struct SharedEpisode {
@@ -52,7 +64,7 @@ struct SharedEpisode {
 }
 
 /// Serves OpenEnv's web routes.
-pub(super) fn router(node: &EnvNode) -> Router {
+pub(super) fn router(node: &EnvNode, sockets: Sockets, unread: UnreadBudget) -> Router {
     let episode = SharedEpisode {
         session: EpisodeSession::new(node.clone()),
         observation: Value::Null,
@@ -63,6 +75,8 @@ pub(super) fn router(node: &EnvNode) -> Router {
         updates: watch::Sender::new(episode.update()),
         episode: Mutex::new(episode),
         watcher_permits: Arc::new(Semaphore::new(MAX_WATCHERS)),
+        sockets,
+        unread,
     };
     Router::new()
         .route("/web/metadata", get(async || Json(openenv::metadata())))
@@ -117,24 +131,29 @@ async fn step(
 async fn state(
     State(environment): State<Arc<SharedEnvironment>>,
 ) -> Result<Json<Value>, Rejection> {
-    let episode = environment.episode.lock().await;
-    match episode.session.state() {
-        (Some(id), count) => Ok(Json(json!({"episode_id": id, "step_count": count}))),
-        (None, _) => Err(SessionError::NoEpisode.into()),
+    let newest = environment.updates.borrow();
+    match &newest.episode_id {
+        Some(id) => Ok(Json(
+            json!({"episode_id": id, "step_count": newest.step_count}),
+        )),
+        None => Err(SessionError::NoEpisode.into()),
     }
 }
 
 impl SharedEpisode {
-    /// Returns the message to watchers. The log is kept as JSON text, so it is not serialized
-    /// again.
-    fn update(&self) -> Utf8Bytes {
-        let (id, step_count) = self.session.state();
-        let (id, observation, log) = (json!(id), &self.observation, self.log.json());
+    /// Returns the state. The log is kept as JSON text, so it is not serialized again.
+    fn update(&self) -> Update {
+        let (episode_id, step_count) = self.session.state();
+        let (id, observation, log) = (json!(episode_id), &self.observation, self.log.json());
         let is_reset = self.log.is_empty();
-        format!(
+        let message = format!(
             r#"{{"type":"state_update","episode_state":{{"episode_id":{id},"step_count":{step_count},"current_observation":{observation},"action_logs":{log},"is_reset":{is_reset}}}}}"#
-        )
-        .into()
+        );
+        Update {
+            episode_id: episode_id.map(str::to_owned),
+            step_count,
+            message: message.into(),
+        }
     }
 }
 

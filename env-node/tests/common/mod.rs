@@ -5,6 +5,9 @@
 
 #[path = "../../../env/tests/common/dataset.rs"]
 mod dataset;
+pub(crate) mod served;
+
+use std::path::Path;
 
 use data::Dataset;
 pub(crate) use dataset::dataset;
@@ -29,6 +32,15 @@ impl Fixture {
     }
 
     pub(crate) fn with(env: EnvSettings, env_node: EnvNodeSettings) -> Self {
+        Self::of(dataset, env, env_node)
+    }
+
+    /// A node on the dataset that `dataset` makes in a new folder.
+    pub(crate) fn of(
+        dataset: fn(&Path) -> Dataset,
+        env: EnvSettings,
+        env_node: EnvNodeSettings,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let node = node(dataset(folder.path()), env, env_node);
         let client = EnvClient::new(Transport::in_process(node.service()));
@@ -83,16 +95,6 @@ impl Fixture {
             replies.push(reply);
         }
         replies
-    }
-
-    /// The observation of one QUERY in a fresh episode: result and error.
-    pub(crate) async fn query(&self, sql: &str) -> (String, String) {
-        let reply = self
-            .play("cars-1", "default", &[("QUERY", sql)])
-            .await
-            .remove(0);
-        let observation = reply.observation.unwrap();
-        (observation.result, observation.error)
     }
 }
 

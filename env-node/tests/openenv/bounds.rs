@@ -4,7 +4,7 @@ use env_node::OpenEnvConfig;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::server::Server;
+use crate::{common::served::Served, server::Socket};
 
 /// The most bytes that a refusal may have, whatever the request.
 const REFUSAL_BYTES: usize = 300 << 10;
@@ -22,7 +22,7 @@ fn long() -> String {
 
 #[tokio::test]
 async fn refusals_over_http_are_small() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let (crowded, less_crowded, long) = (crowded(250_000), crowded(60_000), long());
     let call = |name: &str, arguments: &str| {
         format!(
@@ -59,7 +59,8 @@ async fn refusals_over_http_are_small() {
             ),
         ),
     ] {
-        let (status, _, reply) = server.http("POST", path, Some(&body)).await;
+        let response = server.http("POST", path, Some(&body)).await;
+        let (status, reply) = (response.status, response.body());
         assert_ne!(status, 413, "{path} {body:.80}: this body is not read");
         let refused = (400..500).contains(&status) || reply.contains(r#""error":"#);
         assert!(refused, "{path} {body:.80}: {status}");
@@ -70,7 +71,7 @@ async fn refusals_over_http_are_small() {
 
 #[tokio::test]
 async fn refusals_on_a_socket_are_small_and_leave_the_session() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let mut socket = server.socket("/ws").await;
     let (crowded, long) = (crowded(250_000), long());
     for (frame, code) in [
@@ -107,7 +108,7 @@ async fn refusals_on_a_socket_are_small_and_leave_the_session() {
     assert_eq!(state["data"], json!({"episode_id": null, "step_count": 0}));
 }
 
-async fn text(socket: &mut crate::server::Socket) -> String {
+async fn text(socket: &mut Socket) -> String {
     use futures::StreamExt as _;
     loop {
         if let Message::Text(text) = socket.0.next().await.unwrap().unwrap() {
@@ -116,10 +117,20 @@ async fn text(socket: &mut crate::server::Socket) -> String {
     }
 }
 
+#[tokio::test]
+async fn the_refusal_of_an_unknown_session_is_small() {
+    let server = Served::open_env(OpenEnvConfig::default()).await;
+    let path = format!("/ws?session_id={}", "x".repeat(30_000));
+    let mut socket = server.socket(&path).await;
+    let refusal = text(&mut socket).await;
+    assert!(refusal.contains("Unknown session_id: xxx"), "{refusal:.80}");
+    assert!(refusal.len() < 10_000, "{} bytes", refusal.len());
+}
+
 /// Plays the longest episode with the longest actions, each byte of which JSON writes as six.
 #[tokio::test]
 async fn a_long_episode_stays_small() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let mut socket = server.socket("/ws").await;
     let reset = json!({"type": "reset", "data": {"question_id": "cars-1", "step_budget": 1_000}});
     socket.ask(&reset).await;

@@ -14,7 +14,7 @@ use std::{
 use env_node::{Mode, OpenEnvConfig};
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use crate::common::served::Served;
 
 const CLIENTS_0_2: &str = "openenv-core==0.2.3";
 const CLIENTS_0_10: &str = "openenv==0.10.0";
@@ -99,13 +99,9 @@ fn script(name: &str) -> String {
     folder.join(name).display().to_string()
 }
 
-fn url(server: &Server) -> String {
-    format!("http://{}", server.address)
-}
-
 async fn plays_episodes(package: &'static str, expected: &[&str]) {
-    let server = Server::start(OpenEnvConfig::default()).await;
-    let arguments = vec![script("clients.py"), url(&server)];
+    let server = Served::open_env(OpenEnvConfig::default()).await;
+    let arguments = vec![script("clients.py"), server.url()];
     let Some(printed) = run(package, "python", arguments).await else {
         return;
     };
@@ -114,10 +110,10 @@ async fn plays_episodes(package: &'static str, expected: &[&str]) {
 }
 
 /// Asserts that every client freed its session: as many new ones fit as the server allows.
-async fn assert_no_session_is_left(server: &Server) {
+async fn assert_no_session_is_left(server: &Served) {
     let create = json!({"jsonrpc": "2.0", "method": "openenv/session/create", "id": 1});
     for session in 0..OpenEnvConfig::default().max_sessions {
-        let (_, reply) = server.post("/mcp", &create).await;
+        let (_, reply) = server.ask("/mcp", &create).await;
         assert!(reply.get("result").is_some(), "session {session}: {reply}");
     }
 }
@@ -157,8 +153,8 @@ async fn validates(package: &'static str, more: &[&str]) {
             mode,
             ..OpenEnvConfig::default()
         };
-        let server = Server::start(config).await;
-        let mut arguments = vec!["validate".to_owned(), "--url".to_owned(), url(&server)];
+        let server = Served::open_env(config).await;
+        let mut arguments = vec!["validate".to_owned(), "--url".to_owned(), server.url()];
         arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
         let Some(printed) = run(package, "openenv", arguments).await else {
             return;
@@ -185,10 +181,10 @@ async fn validator_0_10_passes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_openapi_document_is_valid() {
-    let server = Server::start(OpenEnvConfig::default()).await;
-    let (_, _, openapi) = server.http("GET", "/openapi.json", None).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
+    let openapi = server.get("/openapi.json").await;
     let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), openapi).unwrap();
+    fs::write(file.path(), openapi.bytes).unwrap();
     let arguments = vec![file.path().display().to_string()];
     let program = "openapi-spec-validator";
     let Some(printed) = run(OPENAPI_VALIDATOR, program, arguments).await else {
@@ -199,8 +195,8 @@ async fn the_openapi_document_is_valid() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn graders_0_10_pass() {
-    let server = Server::start(OpenEnvConfig::default()).await;
-    let arguments = vec![script("graders.py"), url(&server)];
+    let server = Served::open_env(OpenEnvConfig::default()).await;
+    let arguments = vec![script("graders.py"), server.url()];
     let Some(printed) = run(CLIENTS_0_10, "python", arguments).await else {
         return;
     };

@@ -1,11 +1,21 @@
 //! Tests that the messages of sockets have the limits of calls: how many are answered at once, for
 //! how long, and how many bytes they hold.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use env::{EnvSettings, SqlLimits};
 use env_node::{EnvNodeSettings, OpenEnvConfig, ServerConfig};
 use futures::SinkExt;
+use metrics::{
+    Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit,
+    set_default_local_recorder,
+};
 use serde_json::{Value, json};
 use tokio::{
     io::AsyncWriteExt,
@@ -15,7 +25,8 @@ use tokio::{
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::{
-    server::{HANG, Received, Server, Socket},
+    common::served::Served,
+    server::{HANG, Received, Socket},
     sessions::{PING_SECONDS, admitted_soon, open_by_hand, with_sessions},
 };
 
@@ -32,6 +43,45 @@ fn with_server(server: ServerConfig) -> EnvNodeSettings {
     }
 }
 
+/// Counts the refusals of OpenEnv's protocols with this code.
+struct Refusals {
+    code: &'static str,
+    count: Arc<AtomicU64>,
+}
+
+impl Refusals {
+    fn of(code: &'static str) -> Self {
+        Self {
+            code,
+            count: Arc::default(),
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+impl Recorder for Refusals {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        let labels: Vec<&str> = key.labels().map(Label::value).collect();
+        if key.name() == "env_refused_calls_total" && labels == ["openenv", self.code] {
+            Counter::from_arc(Arc::clone(&self.count))
+        } else {
+            Counter::noop()
+        }
+    }
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
 async fn reset(socket: &mut Socket) {
     let reset = json!({"type": "reset", "data": {"question_id": "cars-1"}});
     assert_eq!(socket.ask(&reset).await["type"], "observation");
@@ -43,6 +93,8 @@ fn step(action_type: &str, argument: &str) -> Value {
 
 #[tokio::test]
 async fn a_frame_is_answered_in_time_or_refused() {
+    let refusals = Refusals::of("DEADLINE_EXCEEDED");
+    let _recorder = set_default_local_recorder(&refusals);
     let env = EnvSettings {
         sql: SqlLimits {
             work_units: 1 << 40,
@@ -54,7 +106,7 @@ async fn a_frame_is_answered_in_time_or_refused() {
         max_call_seconds: 0.3,
         ..ServerConfig::default()
     };
-    let server = Server::start_with(env, with_server(server)).await;
+    let server = Served::start_with(env, with_server(server)).await;
     let mut socket = server.socket("/ws").await;
     reset(&mut socket).await;
     let refused = socket.ask(&step("QUERY", ENDLESS)).await;
@@ -64,17 +116,20 @@ async fn a_frame_is_answered_in_time_or_refused() {
         message.contains("0.3 s; the step was not applied, retry"),
         "{message}"
     );
+    assert_eq!(refusals.count(), 1);
     let next = socket.ask(&step("DESCRIBE", "Cars")).await;
     assert_eq!(next["data"]["observation"]["step_count"], 1, "{next}");
 }
 
 #[tokio::test]
 async fn a_frame_beyond_the_calls_in_flight_is_refused() {
+    let refusals = Refusals::of("OVERLOADED");
+    let _recorder = set_default_local_recorder(&refusals);
     let server = ServerConfig {
         max_calls_in_flight: 1,
         ..ServerConfig::default()
     };
-    let server = Server::start_with(EnvSettings::default(), with_server(server)).await;
+    let server = Served::start_with(EnvSettings::default(), with_server(server)).await;
     let mut socket = server.socket("/ws").await;
     let mut mcp = server.socket("/mcp").await;
     // A call whose body does not arrive holds the one permit.
@@ -101,6 +156,7 @@ async fn a_frame_beyond_the_calls_in_flight_is_refused() {
         (&refused["id"], &refused["error"]["code"]),
         (&json!("mine"), &json!(-32000))
     );
+    assert_eq!(refusals.count(), 2);
 
     drop(holder);
     while socket.ask(&state).await["type"] == "error" {}
@@ -124,7 +180,7 @@ async fn a_message_that_is_not_finished_ends_its_socket() {
         ping_seconds: PING_SECONDS,
         ..with_sessions(1)
     };
-    let server = Server::start(config).await;
+    let server = Served::open_env(config).await;
     let slow = open_by_hand(&server).await;
     let sending = tokio::spawn(send_no_more_than_pongs(slow));
     admitted_soon(&server).await;
@@ -138,6 +194,8 @@ async fn a_message_that_is_not_finished_ends_its_socket() {
 async fn messages_beyond_the_budget_close_their_sockets() {
     const BUDGET: usize = 1 << 20;
     const HELD: usize = 900_000;
+    let refusals = Refusals::of("OVERLOADED");
+    let _recorder = set_default_local_recorder(&refusals);
     let env = EnvSettings {
         argument_bytes: BUDGET / 2,
         ..EnvSettings::default()
@@ -153,7 +211,7 @@ async fn messages_beyond_the_budget_close_their_sockets() {
             ..ServerConfig::default()
         })
     };
-    let server = Server::start_with(env, env_node).await;
+    let server = Served::start_with(env, env_node).await;
     let mut ordinary = server.socket("/ws").await;
     let hold = async || {
         let mut holder = open_by_hand(&server).await;
@@ -180,6 +238,7 @@ async fn messages_beyond_the_budget_close_their_sockets() {
         }
     };
     assert!(matches!(refused, Received::Closed(1013)), "{refused:?}");
+    assert!(refusals.count() > 0);
     reset(&mut ordinary).await;
 
     drop(holder);

@@ -14,7 +14,10 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseCode};
 
-use crate::server::{HANG, Received, Server, Socket};
+use crate::{
+    common::served::Served,
+    server::{HANG, Received, Socket},
+};
 
 /// A period that is short enough to wait for and long enough for a busy machine to answer in.
 pub(crate) const PING_SECONDS: f64 = 1.0;
@@ -31,7 +34,7 @@ fn rpc(method: &str, params: &Value) -> Value {
 }
 
 /// Opens a socket with a session. Returns `None` if all sessions are taken.
-async fn admitted(server: &Server) -> Option<Socket> {
+async fn admitted(server: &Served) -> Option<Socket> {
     let mut socket = server.socket("/ws").await;
     let reply = socket.ask(&json!({"type": "state"})).await;
     match reply["data"]["code"].as_str() {
@@ -42,20 +45,20 @@ async fn admitted(server: &Server) -> Option<Socket> {
 }
 
 /// Opens a socket with a session as soon as one is free.
-pub(crate) async fn admitted_soon(server: &Server) -> Socket {
+pub(crate) async fn admitted_soon(server: &Served) -> Socket {
     let asked = Instant::now();
     loop {
         if let Some(socket) = admitted(server).await {
             return socket;
         }
-        assert!(asked.elapsed() < HANG, "no slot was freed");
+        assert!(asked.elapsed() < HANG, "no session was freed");
         sleep(Duration::from_millis(10)).await;
     }
 }
 
 #[tokio::test]
 async fn one_too_many_is_told_and_closed() {
-    let server = Server::start(with_sessions(2)).await;
+    let server = Served::open_env(with_sessions(2)).await;
     let first = admitted(&server).await.unwrap();
     let _second = admitted(&server).await.unwrap();
     let message = "Server at capacity: 2/2 sessions active. Cannot accept new connections.";
@@ -78,7 +81,7 @@ async fn one_too_many_is_told_and_closed() {
     );
     assert_eq!(mcp.next().await, Received::Closed(1000));
     let (_, reply) = server
-        .post("/mcp", &rpc("openenv/session/create", &json!({})))
+        .ask("/mcp", &rpc("openenv/session/create", &json!({})))
         .await;
     assert_eq!(reply["error"], error);
 
@@ -90,9 +93,9 @@ async fn one_too_many_is_told_and_closed() {
 /// is answered.
 #[tokio::test]
 async fn a_closed_session_is_free_at_once() {
-    let server = Server::start(with_sessions(1)).await;
+    let server = Served::open_env(with_sessions(1)).await;
     for round in 0..50 {
-        let mut socket = admitted(&server).await.expect("the slot is still taken");
+        let mut socket = admitted(&server).await.expect("the session is still open");
         if round % 2 == 0 {
             socket.send(r#"{"type":"close"}"#).await;
         } else {
@@ -108,9 +111,9 @@ async fn a_closed_session_is_free_at_once() {
 
 /// After a thousand connections that end in every bad way, as many sessions fit as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_connections_leak_no_slot() {
-    const SLOTS: usize = 8;
-    let server = Server::start(with_sessions(SLOTS)).await;
+async fn killed_connections_leak_no_session() {
+    const SESSIONS: usize = 8;
+    let server = Served::open_env(with_sessions(SESSIONS)).await;
     let slow = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d";
     for round in 0..1_000 {
         let mut socket = admitted_soon(&server).await;
@@ -142,14 +145,14 @@ async fn killed_connections_leak_no_slot() {
         }
     }
     let mut held = Vec::new();
-    for _ in 0..SLOTS {
+    for _ in 0..SESSIONS {
         held.push(admitted_soon(&server).await);
     }
-    assert!(admitted(&server).await.is_none(), "a slot too many");
+    assert!(admitted(&server).await.is_none(), "a session too many");
 }
 
 /// Opens a socket by hand. Nobody reads from it or answers its pings.
-pub(crate) async fn open_by_hand(server: &Server) -> TcpStream {
+pub(crate) async fn open_by_hand(server: &Served) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let upgrade = format!(
         "GET /ws HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
@@ -163,12 +166,12 @@ pub(crate) async fn open_by_hand(server: &Server) -> TcpStream {
 }
 
 #[tokio::test]
-async fn a_peer_that_answers_no_ping_loses_its_slot() {
+async fn a_peer_that_answers_no_ping_loses_its_session() {
     let config = OpenEnvConfig {
         ping_seconds: PING_SECONDS,
         ..with_sessions(1)
     };
-    let server = Server::start(config).await;
+    let server = Served::open_env(config).await;
     let silent = open_by_hand(&server).await;
     assert!(admitted(&server).await.is_none());
     admitted_soon(&server).await;
@@ -176,12 +179,12 @@ async fn a_peer_that_answers_no_ping_loses_its_slot() {
 }
 
 #[tokio::test]
-async fn a_peer_that_stops_reading_loses_its_slot() {
+async fn a_peer_that_stops_reading_loses_its_session() {
     let config = OpenEnvConfig {
         ping_seconds: PING_SECONDS,
         ..with_sessions(1)
     };
-    let server = Server::start(config).await;
+    let server = Served::open_env(config).await;
     let mut greedy = open_by_hand(&server).await;
     // A short request with a long response, masked with zeros.
     let request = br#"{"type":"step","data":{"type":"list_tools"}}"#;
@@ -199,7 +202,7 @@ async fn a_quiet_peer_that_answers_pings_stays() {
         ping_seconds: PING_SECONDS,
         ..with_sessions(1)
     };
-    let server = Server::start(config).await;
+    let server = Served::open_env(config).await;
     let mut socket = server.socket("/ws").await;
     let reset = json!({"type": "reset", "data": {"question_id": "cars-1"}});
     socket.ask(&reset).await;
@@ -223,9 +226,9 @@ async fn a_quiet_peer_that_answers_pings_stays() {
 /// over HTTP.
 #[tokio::test]
 async fn a_session_is_shared_by_http_and_an_attached_socket() {
-    let server = Server::start(with_sessions(1)).await;
+    let server = Served::open_env(with_sessions(1)).await;
     let (_, created) = server
-        .post("/mcp", &rpc("openenv/session/create", &json!({})))
+        .ask("/mcp", &rpc("openenv/session/create", &json!({})))
         .await;
     let id = created["result"]["session_id"].as_str().unwrap().to_owned();
     assert!(admitted(&server).await.is_none(), "it counts");
@@ -243,7 +246,7 @@ async fn a_session_is_shared_by_http_and_an_attached_socket() {
     let mut socket = server.socket(&path).await;
     let reset = json!({"type": "reset", "data": {"question_id": "cars-1", "episode_id": "E"}});
     socket.ask(&reset).await;
-    let (_, reply) = server.post("/mcp", &rpc("tools/call", &call)).await;
+    let (_, reply) = server.ask("/mcp", &rpc("tools/call", &call)).await;
     assert_eq!(reply["result"]["data"], "1. 40");
     assert!(reply.get("error").is_none());
     let state = socket.ask(&json!({"type": "state"})).await;
@@ -272,7 +275,7 @@ async fn a_session_is_shared_by_http_and_an_attached_socket() {
 
 /// The session outlives the socket and can be attached to again, until it is closed.
 async fn assert_session_outlives_its_socket(
-    server: &Server,
+    server: &Served,
     mut socket: Socket,
     path: &str,
     id: &str,
@@ -285,7 +288,7 @@ async fn assert_session_outlives_its_socket(
     assert_eq!(state["data"]["step_count"], 1);
 
     let (_, reply) = server
-        .post(
+        .ask(
             "/mcp",
             &rpc("openenv/session/close", &json!({"session_id": id})),
         )
@@ -296,7 +299,7 @@ async fn assert_session_outlives_its_socket(
     );
     socket.send(r#"{"type":"close"}"#).await;
     assert_eq!(socket.next().await, Received::Closed(1000));
-    let (_, reply) = server.post("/mcp", &rpc("tools/call", call)).await;
+    let (_, reply) = server.ask("/mcp", &rpc("tools/call", call)).await;
     assert_eq!(
         reply["error"]["message"],
         format!("Unknown session_id: {id}")
@@ -310,23 +313,23 @@ async fn a_session_without_a_socket_ends_when_closed_or_idle() {
         session_idle_seconds: 0.2,
         ..with_sessions(1)
     };
-    let server = Server::start(config).await;
+    let server = Served::open_env(config).await;
     let create = rpc("openenv/session/create", &json!({}));
-    let (_, created) = server.post("/mcp", &create).await;
+    let (_, created) = server.ask("/mcp", &create).await;
     let close = rpc("openenv/session/close", &created["result"]);
-    let (_, closed) = server.post("/mcp", &close).await;
+    let (_, closed) = server.ask("/mcp", &close).await;
     assert_eq!(closed["result"]["closed"], true);
-    let (_, created) = server.post("/mcp", &create).await;
+    let (_, created) = server.ask("/mcp", &create).await;
     let list = rpc("tools/list", &created["result"]);
     assert_eq!(
-        server.post("/mcp", &list).await.1["result"]["tools"][3]["name"],
+        server.ask("/mcp", &list).await.1["result"]["tools"][3]["name"],
         "answer"
     );
     sleep(Duration::from_millis(300)).await;
     admitted(&server)
         .await
         .expect("the idle session is in the way");
-    let unknown = &server.post("/mcp", &list).await.1["error"]["code"];
+    let unknown = &server.ask("/mcp", &list).await.1["error"]["code"];
     assert_eq!(unknown, &json!(-32602));
 }
 
@@ -343,7 +346,7 @@ async fn a_busy_machine_is_waited_for() {
         },
         ..EnvSettings::default()
     };
-    let server = Server::start_with(env, EnvNodeSettings::default()).await;
+    let server = Served::start_with(env, EnvNodeSettings::default()).await;
     let slow = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e";
     let step = json!({"type": "step", "data": {"action_type": "QUERY", "argument": slow}});
     let mut sockets = Vec::new();

@@ -8,8 +8,7 @@
 use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use env::EnvSettings;
-use env_node::{EnvNodeSettings, Mode, OpenEnvConfig, WebConfig};
+use env_node::{Mode, OpenEnvConfig};
 use futures::{SinkExt, StreamExt};
 use proptest::{
     prelude::*,
@@ -17,15 +16,14 @@ use proptest::{
     test_runner::TestRunner,
 };
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::timeout,
-};
+use tokio::{io::AsyncWriteExt, time::timeout};
 use tokio_tungstenite::tungstenite::Message;
 use uuid::Uuid;
 
-use crate::server::{Received, Server};
+use crate::{
+    common::served::{Served, request},
+    server::Received,
+};
 
 fn sent(value: &Value) -> String {
     match value {
@@ -63,14 +61,7 @@ fn matches(expected: &Value, actual: &Value) -> bool {
 
 #[tokio::test]
 async fn http_as_the_table_says() {
-    let env_node = EnvNodeSettings {
-        web: WebConfig {
-            enabled: false,
-            ..WebConfig::default()
-        },
-        ..EnvNodeSettings::default()
-    };
-    let server = Server::start_with(EnvSettings::default(), env_node).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let rows: Vec<Value> = serde_json::from_str(include_str!("http.json")).unwrap();
     for row in &rows {
         let body = row.get("body").map(sent);
@@ -78,19 +69,18 @@ async fn http_as_the_table_says() {
             row["method"].as_str().unwrap(),
             row["path"].as_str().unwrap(),
         );
-        let (status, kind, reply) = server.http(method, path, body.as_deref()).await;
-        assert_eq!(json!(status), row["status"], "{row}: {reply}");
-        let reply = match kind.as_str() {
-            "application/json" => serde_json::from_str(&reply).unwrap(),
-            _ => panic!("{kind}"),
-        };
+        let response = server.http(method, path, body.as_deref()).await;
+        let kind = response.header("content-type");
+        assert_eq!(kind, Some("application/json"), "{row}");
+        let reply = response.json();
+        assert_eq!(json!(response.status), row["status"], "{row}: {reply}");
         assert!(matches(&row["reply"], &reply), "{row}\nsays {reply}");
     }
 }
 
 #[tokio::test]
 async fn sockets_as_the_table_says() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let rows: Vec<Value> = serde_json::from_str(include_str!("sockets.json")).unwrap();
     for row in &rows {
         let mut socket = server.socket(row["path"].as_str().unwrap()).await;
@@ -112,7 +102,7 @@ async fn sockets_as_the_table_says() {
 
 #[tokio::test]
 async fn a_server_pushes_nothing() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     for path in ["/ws", "/mcp"] {
         let mut socket = server.socket(path).await;
         let pushed = timeout(Duration::from_millis(300), socket.0.next()).await;
@@ -124,7 +114,7 @@ async fn a_server_pushes_nothing() {
 /// same session.
 #[tokio::test]
 async fn any_text_gets_one_reply() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let mut socket = server.socket("/ws").await;
     let reset = json!({"type": "reset", "data": {"question_id": "cars-1", "episode_id": "E"}});
     socket.ask(&reset).await;
@@ -158,7 +148,7 @@ async fn any_text_gets_one_reply() {
 
 #[tokio::test]
 async fn frames_sent_ahead_are_answered_in_order() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let mut socket = server.socket("/ws").await;
     socket
         .send(r#"{"type":"reset","data":{"question_id":"cars-1"}}"#)
@@ -179,9 +169,9 @@ async fn frames_sent_ahead_are_answered_in_order() {
 /// be continued again.
 #[tokio::test]
 async fn plain_http_carries_the_episode() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let (_, start) = server
-        .post(
+        .ask(
             "/reset",
             &json!({"question_id": "cars-1", "reward_profile": "sqlenv-final"}),
         )
@@ -194,14 +184,12 @@ async fn plain_http_carries_the_episode() {
     };
     for _ in 0..2 {
         let described = step(&start, "DESCRIBE", "Cars");
-        let (status, described) = server.post("/step", &described).await;
+        let (status, described) = server.ask("/step", &described).await;
         assert_eq!(
             (status, &described["observation"]["step_count"]),
             (200, &json!(1))
         );
-        let (_, answered) = server
-            .post("/step", &step(&described, "ANSWER", "40"))
-            .await;
+        let (_, answered) = server.ask("/step", &step(&described, "ANSWER", "40")).await;
         assert_eq!(
             (&answered["reward"], &answered["done"]),
             (&json!(1.0), &json!(true))
@@ -215,7 +203,7 @@ async fn plain_http_carries_the_episode() {
         "action": {"type": "call_tool", "tool_name": "answer", "arguments": {"value": "41"}},
         "episode_token": start["metadata"]["episode_token"],
     });
-    let (_, answered) = server.post("/step", &call).await;
+    let (_, answered) = server.ask("/step", &call).await;
     assert_eq!(
         (&answered["reward"], &answered["done"]),
         (&json!(0.0), &json!(true))
@@ -224,7 +212,7 @@ async fn plain_http_carries_the_episode() {
 
 #[tokio::test]
 async fn the_same_seed_draws_the_same_question_and_none_draws_all() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let mut socket = server.socket("/ws").await;
     let mut drawn = std::collections::BTreeSet::new();
     for seed in 0..20 {
@@ -248,59 +236,20 @@ async fn the_same_seed_draws_the_same_question_and_none_draws_all() {
 }
 
 #[tokio::test]
-async fn schemas_have_the_form_of_pydantic() {
-    let server = Server::start(OpenEnvConfig::default()).await;
-    let (_, _, schemas) = server.http("GET", "/schema", None).await;
-    let schemas: Value = serde_json::from_str(&schemas).unwrap();
-    let keys =
-        |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
-    assert_eq!(
-        keys(&schemas),
-        ["action", "observation", "state", "reset_observation"]
-    );
-    let action = &schemas["action"];
-    assert_eq!(action["additionalProperties"], false);
-    assert_eq!(action["required"], json!(["action_type", "argument"]));
-    assert_eq!(
-        keys(&action["properties"]),
-        ["metadata", "action_type", "argument"]
-    );
-    let observation = &schemas["observation"];
-    assert_eq!(observation["required"], json!(["question", "schema_info"]));
-    assert_eq!(
-        keys(&observation["properties"]),
-        [
-            "done",
-            "reward",
-            "metadata",
-            "question",
-            "schema_info",
-            "result",
-            "error",
-            "step_count",
-            "budget_remaining",
-            "action_history"
-        ]
-    );
-    let (_, reset) = server.post("/reset", &json!({})).await;
-    let seen = keys(&reset["observation"]);
-    assert_eq!(seen, keys(&observation["properties"])[2..]);
-    assert_eq!(schemas["state"]["additionalProperties"], true);
-}
-
-#[tokio::test]
 async fn production_mode_hides_what_controls_the_simulation() {
     let config = OpenEnvConfig {
         mode: Mode::Production,
         ..OpenEnvConfig::default()
     };
-    let server = Server::start(config).await;
-    let (_, _, openapi) = server.http("GET", "/openapi.json", None).await;
-    let openapi: Value = serde_json::from_str(&openapi).unwrap();
+    let server = Served::open_env(config).await;
+    let openapi = server.get("/openapi.json").await.json();
     assert_eq!(openapi["info"]["version"], "1.0.0");
     for (method, path) in [("POST", "/reset"), ("POST", "/step"), ("GET", "/state")] {
-        let (status, _, reply) = server.http(method, path, Some("{}")).await;
-        assert_eq!((status, reply.as_str()), (404, r#"{"detail":"Not Found"}"#));
+        let response = server.http(method, path, Some("{}")).await;
+        assert_eq!(
+            (response.status, response.body()),
+            (404, r#"{"detail":"Not Found"}"#)
+        );
         assert!(openapi["paths"].get(path).is_none());
     }
     for path in [
@@ -311,7 +260,7 @@ async fn production_mode_hides_what_controls_the_simulation() {
         "/redoc",
         "/list_environments",
     ] {
-        assert_eq!(server.http("GET", path, None).await.0, 200, "{path}");
+        assert_eq!(server.get(path).await.status, 200, "{path}");
     }
     let mut socket = server.socket("/ws").await;
     let reset = socket.ask(&json!({"type": "reset"})).await;
@@ -326,7 +275,7 @@ async fn messages_have_a_limit() {
         message_bytes: 2 << 20,
         ..OpenEnvConfig::default()
     };
-    let server = Server::start(config).await;
+    let server = Served::open_env(config).await;
     let step = |bytes: usize| {
         let argument = "x".repeat(bytes);
         json!({"type": "step", "data": {"action_type": "ANSWER", "argument": argument}})
@@ -339,15 +288,14 @@ async fn messages_have_a_limit() {
     assert_eq!(socket.next().await, Received::Closed(1009));
 
     let body = json!({"action": {"action_type": "x".repeat(2 << 20)}});
-    let (status, _, _) = server.http("POST", "/step", Some(&body.to_string())).await;
-    assert_eq!(status, 413);
+    assert_eq!(server.post("/step", &body).await.status, 413);
 }
 
 /// Frames without readable text end the socket: a binary frame with OpenEnv's error code, the
 /// others with WebSocket's close codes.
 #[tokio::test]
 async fn frames_that_cannot_be_read_end_the_socket() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Served::open_env(OpenEnvConfig::default()).await;
     let mut socket = server.socket("/ws").await;
     socket
         .0
@@ -375,17 +323,18 @@ async fn frames_that_cannot_be_read_end_the_socket() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_text_is_refused() {
-    let server = Server::start(OpenEnvConfig::default()).await;
-    let mut stream = TcpStream::connect(server.address).await.unwrap();
-    let request =
-        b"POST /reset HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 1\r\n\r\n\xff";
-    stream.write_all(request).await.unwrap();
-    let mut reply = String::new();
-    stream.read_to_string(&mut reply).await.unwrap();
-    assert!(reply.starts_with("HTTP/1.1 400"), "{reply}");
-    assert!(
-        reply.contains(r#"{"detail":"the body is not UTF-8: "#),
-        "{reply}"
-    );
+async fn a_request_that_cannot_be_read_is_refused() {
+    let server = Served::open_env(OpenEnvConfig::default()).await;
+    let line = "POST /reset HTTP/1.1";
+    let not_text = request(server.address, &[line], b"\xff").await;
+    let not_a_name = server.get("/%ff/splits").await;
+    let two_sessions = server.get("/ws?session_id=a&session_id=b").await;
+    for (response, part) in [
+        (not_text, "the body is not UTF-8: "),
+        (not_a_name, "UTF-8"),
+        (two_sessions, "session_id"),
+    ] {
+        assert_eq!(response.status, 400, "{response:?}");
+        assert!(response.detail().contains(part), "{response:?}");
+    }
 }

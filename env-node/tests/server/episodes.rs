@@ -6,7 +6,7 @@ use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
-use tonic_reflection::pb::{v1, v1alpha};
+use tonic_reflection::pb::v1;
 
 use crate::{
     ENDLESS, Served,
@@ -32,11 +32,6 @@ async fn serves_and_stops() {
 #[tokio::test]
 async fn reflection_lists_the_services() {
     let served = Served::start(EnvSettings::default()).await;
-    let is_served = |listed: &str| {
-        let expected = ["grpc.health.v1.Health", "sqlenv.v1.Env"];
-        expected.iter().all(|name| listed.contains(name)) && !listed.contains("Learner")
-    };
-
     let ask = v1::ServerReflectionRequest {
         host: String::new(),
         message_request: Some(v1::server_reflection_request::MessageRequest::ListServices(
@@ -53,26 +48,10 @@ async fn reflection_lists_the_services() {
         .unwrap()
         .unwrap();
     let listed = format!("{reply:?}");
-    assert!(is_served(&listed), "{listed}");
-
-    let ask = v1alpha::ServerReflectionRequest {
-        host: String::new(),
-        message_request: Some(
-            v1alpha::server_reflection_request::MessageRequest::ListServices(String::new()),
-        ),
-    };
-    let mut client =
-        v1alpha::server_reflection_client::ServerReflectionClient::new(served.transport());
-    let asked = client.server_reflection_info(tokio_stream::once(ask)).await;
-    let reply = asked
-        .unwrap()
-        .into_inner()
-        .message()
-        .await
-        .unwrap()
-        .unwrap();
-    let listed = format!("{reply:?}");
-    assert!(is_served(&listed), "{listed}");
+    for name in ["grpc.health.v1.Health", "sqlenv.v1.Env"] {
+        assert!(listed.contains(name), "{listed}");
+    }
+    assert!(!listed.contains("Learner"), "{listed}");
 }
 
 #[tokio::test]

@@ -7,13 +7,13 @@ use proto::v1::{ResetRequest, ResetResponse};
 
 use crate::{
     Served,
-    raw::{self, Answer},
+    raw::{self, HttpResponse},
 };
 
 const RESET: &str = "POST /sqlenv.v1.Env/Reset HTTP/1.1";
 const WEB: &str = "content-type: application/grpc-web+proto";
 
-async fn reset(served: &Served, question_id: &str, headers: &[&str]) -> Answer {
+async fn reset(served: &Served, question_id: &str, headers: &[&str]) -> HttpResponse {
     let request = ResetRequest {
         question_id: question_id.to_owned(),
         ..ResetRequest::default()
@@ -25,24 +25,24 @@ async fn reset(served: &Served, question_id: &str, headers: &[&str]) -> Answer {
 #[tokio::test]
 async fn a_browser_calls_over_http_1() {
     let served = Served::start(EnvSettings::default()).await;
-    let answer = reset(&served, "cars-1", &[]).await;
-    assert_eq!(answer.status, 200);
+    let response = reset(&served, "cars-1", &[]).await;
+    assert_eq!(response.status, 200);
     assert_eq!(
-        answer.header("content-type"),
+        response.header("content-type"),
         Some("application/grpc-web+proto")
     );
 
-    let length = u32::from_be_bytes(answer.body[1..5].try_into().unwrap()) as usize;
-    let (message, trailers) = answer.body[5..].split_at(length);
+    let length = u32::from_be_bytes(response.bytes[1..5].try_into().unwrap()) as usize;
+    let (message, trailers) = response.bytes[5..].split_at(length);
     let reply = ResetResponse::decode(message).unwrap();
     assert_eq!(reply.question_id, "cars-1");
     assert_eq!(trailers[0], 0x80, "a frame of trailers");
     let trailers = String::from_utf8_lossy(&trailers[5..]).into_owned();
     assert!(trailers.contains("grpc-status:0"), "{trailers}");
 
-    let answer = reset(&served, "cars-9", &[]).await;
+    let response = reset(&served, "cars-9", &[]).await;
     assert_eq!(
-        (answer.status, answer.header("grpc-status")),
+        (response.status, response.header("grpc-status")),
         (200, Some("5"))
     );
 }
@@ -57,29 +57,29 @@ async fn only_pages_of_listed_origins_may_read_responses() {
         "access-control-request-headers: content-type,x-grpc-web",
     ];
     let closed = Served::start(EnvSettings::default()).await;
-    let answer = raw::request(closed.address, &preflight, b"").await;
-    assert_eq!(answer.header(ALLOWED), None);
-    let answer = reset(&closed, "cars-1", &["origin: https://trainer.example"]).await;
-    assert_eq!((answer.status, answer.header(ALLOWED)), (403, None));
+    let response = raw::request(closed.address, &preflight, b"").await;
+    assert_eq!(response.header(ALLOWED), None);
+    let response = reset(&closed, "cars-1", &["origin: https://trainer.example"]).await;
+    assert_eq!((response.status, response.header(ALLOWED)), (403, None));
 
     let open = Served::with(ServerConfig {
         allowed_origins: vec!["https://trainer.example".to_owned()],
         ..ServerConfig::default()
     })
     .await;
-    let answer = raw::request(open.address, &preflight, b"").await;
-    assert_eq!(answer.status, 204);
-    assert_eq!(answer.header(ALLOWED), Some("https://trainer.example"));
-    let headers = answer.header("access-control-allow-headers").unwrap();
+    let response = raw::request(open.address, &preflight, b"").await;
+    assert_eq!(response.status, 204);
+    assert_eq!(response.header(ALLOWED), Some("https://trainer.example"));
+    let headers = response.header("access-control-allow-headers").unwrap();
     assert!(headers.contains("x-grpc-web") && headers.contains("authorization"));
 
-    let answer = reset(&open, "cars-1", &["origin: https://trainer.example"]).await;
-    assert_eq!(answer.header(ALLOWED), Some("https://trainer.example"));
-    let exposed = answer.header("access-control-expose-headers").unwrap();
+    let response = reset(&open, "cars-1", &["origin: https://trainer.example"]).await;
+    assert_eq!(response.header(ALLOWED), Some("https://trainer.example"));
+    let exposed = response.header("access-control-expose-headers").unwrap();
     assert!(exposed.contains("grpc-status"));
 
-    let answer = reset(&open, "cars-1", &["origin: https://other.example"]).await;
-    assert_eq!(answer.header(ALLOWED), None);
+    let response = reset(&open, "cars-1", &["origin: https://other.example"]).await;
+    assert_eq!(response.header(ALLOWED), None);
 }
 
 /// Browsers let any page open a WebSocket to any site, and post plain text. The node refuses both.
@@ -122,8 +122,8 @@ async fn a_foreign_page_cannot_open_sockets_or_post() {
             } else {
                 served_status
             };
-            let answer = raw::request(served.address, &[line, header], body).await;
-            assert_eq!(answer.status, expected, "{line}, {header}");
+            let response = raw::request(served.address, &[line, header], body).await;
+            assert_eq!(response.status, expected, "{line}, {header}");
         }
     }
 }

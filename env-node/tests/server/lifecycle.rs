@@ -11,10 +11,10 @@ use tokio_tungstenite::{
     connect_async,
     tungstenite::{Message, protocol::frame::coding::CloseCode},
 };
-use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
+use tonic_types::StatusExt;
 
 use crate::{
     ENDLESS, Served,
@@ -93,34 +93,6 @@ async fn a_call_that_does_not_end_is_cut_after_the_grace_period() {
     raw::read_to_end(&mut holder).await;
 }
 
-/// Balancers watch health without end. That must not delay the shutdown.
-#[tokio::test]
-async fn a_watch_of_health_ends_with_the_server() {
-    let mut served = Served::with(ServerConfig {
-        connection_grace_seconds: 60.0,
-        ..ServerConfig::default()
-    })
-    .await;
-    let mut client = HealthClient::new(served.transport());
-    let watch = client.watch(HealthCheckRequest::default()).await;
-    let mut watch = watch.unwrap().into_inner();
-    let mut next = async || watch.message().await;
-    assert_eq!(
-        next().await.unwrap().unwrap().status(),
-        ServingStatus::Serving
-    );
-    served.tell_to_stop();
-    let ended = timeout(PATIENCE, served.server).await;
-    ended.unwrap().unwrap();
-    let status = loop {
-        match next().await {
-            Ok(said) => assert_eq!(said.unwrap().status(), ServingStatus::NotServing),
-            Err(status) => break status,
-        }
-    };
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
-}
-
 #[tokio::test]
 async fn an_old_connection_is_replaced_and_no_call_is_lost() {
     let served = Served::with(ServerConfig {
@@ -150,6 +122,33 @@ async fn an_old_connection_is_replaced_and_no_call_is_lost() {
     }
 }
 
+/// A connection that reached its age lets its calls take as long as any call may.
+#[tokio::test]
+async fn a_call_on_an_old_connection_has_its_time() {
+    let env = EnvSettings {
+        sql: SqlLimits {
+            work_units: 1 << 40,
+            wall_clock_seconds: 1.0,
+            ..SqlLimits::default()
+        },
+        ..EnvSettings::default()
+    };
+    let env_node = EnvNodeSettings {
+        server: ServerConfig {
+            max_connection_age_seconds: 0.2,
+            connection_grace_seconds: 0.1,
+            ..ServerConfig::default()
+        },
+        ..EnvNodeSettings::default()
+    };
+    let served = Served::start_with(env, env_node).await;
+    let token = served.fixture.reset("cars-1", "").await.token;
+    let step = step_request(&token, "QUERY", ENDLESS);
+    let status = served.client().step(step).await.unwrap_err();
+    let details = status.get_details_error_info().unwrap();
+    assert_eq!(details.reason, "WALL_CLOCK", "{status}");
+}
+
 /// A step in flight is answered. Then the socket closes with "going away", and the server ends at
 /// once.
 #[tokio::test(flavor = "multi_thread")]
@@ -163,6 +162,9 @@ async fn a_socket_is_closed_when_the_server_stops() {
     let url = format!("ws://{}/ws", served.address);
     let (mut busy, _) = connect_async(&url).await.unwrap();
     let (mut quiet, _) = connect_async(&url).await.unwrap();
+    let watched = format!("ws://{}/ws/ui", served.address);
+    let (mut watcher, _) = connect_async(&watched).await.unwrap();
+    watcher.next().await.unwrap().unwrap();
     let mut say = async |text: &str| {
         busy.send(Message::text(text)).await.unwrap();
     };
@@ -176,12 +178,16 @@ async fn a_socket_is_closed_when_the_server_stops() {
     served.tell_to_stop();
     assert!(next().await.to_string().contains("units of work"));
     let quiet_end = quiet.next().await.unwrap().unwrap();
-    for end in [next().await, quiet_end] {
+    let mut watcher_end = watcher.next().await.unwrap().unwrap();
+    while watcher_end.is_ping() {
+        watcher_end = watcher.next().await.unwrap().unwrap();
+    }
+    for end in [next().await, quiet_end, watcher_end] {
         let Message::Close(Some(end)) = end else {
             panic!("{end:?}");
         };
         assert_eq!(end.code, CloseCode::Away);
     }
-    drop((busy, quiet));
+    drop((busy, quiet, watcher));
     served.server.await.unwrap();
 }

@@ -215,8 +215,8 @@ async fn a_half_open_connection_is_found() {
 async fn too_many_headers_are_refused() {
     let served = Served::start(EnvSettings::default()).await;
     let long = format!("x: {}", "y".repeat(100_000));
-    let answer = raw::request(served.address, &["GET /health HTTP/1.1", &long], b"").await;
-    assert_eq!(answer.status, 431);
+    let response = raw::request(served.address, &["GET /health HTTP/1.1", &long], b"").await;
+    assert_eq!(response.status, 431);
 
     let mut headers = grpc_headers("/sqlenv.v1.Env/Info");
     for _ in 0..126 {

@@ -112,13 +112,14 @@ async fn an_expired_token_is_refused() {
 async fn a_request_for_something_unknown_is_refused_with_its_name() {
     let served = Served::start(EnvSettings::default()).await;
     let mut client = served.client();
-    for (request, kind) in [
+    for (request, kind, hint) in [
         (
             ResetRequest {
                 question_id: "cars-9".to_owned(),
                 ..ResetRequest::default()
             },
             "question",
+            "ListQuestions",
         ),
         (
             ResetRequest {
@@ -126,6 +127,7 @@ async fn a_request_for_something_unknown_is_refused_with_its_name() {
                 ..ResetRequest::default()
             },
             "question",
+            "xxx",
         ),
         (
             ResetRequest {
@@ -133,6 +135,7 @@ async fn a_request_for_something_unknown_is_refused_with_its_name() {
                 ..ResetRequest::default()
             },
             "split",
+            "there are: eval-unseen, eval-unseen/domain, train",
         ),
     ] {
         let status = client.reset(request).await.unwrap_err();
@@ -143,6 +146,7 @@ async fn a_request_for_something_unknown_is_refused_with_its_name() {
         let resource = status.get_details_resource_info().unwrap();
         assert_eq!(resource.resource_type, kind);
         assert!(status.message().len() < 1_100, "{}", status.message().len());
+        assert!(status.message().contains(hint), "{status}");
     }
 }
 
@@ -150,13 +154,14 @@ async fn a_request_for_something_unknown_is_refused_with_its_name() {
 async fn a_malformed_field_is_refused_with_its_name() {
     let served = Served::start(EnvSettings::default()).await;
     let mut client = served.client();
-    for (request, field) in [
+    for (request, field, hint) in [
         (
             ResetRequest {
                 reward_profile: "none".to_owned(),
                 ..ResetRequest::default()
             },
             "reward_profile",
+            "sqlenv-f003",
         ),
         (
             ResetRequest {
@@ -164,6 +169,7 @@ async fn a_malformed_field_is_refused_with_its_name() {
                 ..ResetRequest::default()
             },
             "step_budget",
+            "give 1 to 1000",
         ),
         (
             ResetRequest {
@@ -171,6 +177,7 @@ async fn a_malformed_field_is_refused_with_its_name() {
                 ..ResetRequest::default()
             },
             "episode_id",
+            "at most 255",
         ),
     ] {
         let status = client.reset(request).await.unwrap_err();
@@ -180,6 +187,7 @@ async fn a_malformed_field_is_refused_with_its_name() {
         );
         let violations = status.get_details_bad_request().unwrap().field_violations;
         assert_eq!(violations[0].field, field);
+        assert!(status.message().contains(hint), "{status}");
     }
     let page = ListQuestionsRequest {
         page_token: "two".to_owned(),
@@ -244,10 +252,10 @@ async fn a_request_that_is_too_long_or_malformed_is_refused() {
             &format!("POST {path} HTTP/1.1"),
             "content-type: application/grpc-web",
         ];
-        let answer = raw::request(served.address, &head, body).await;
+        let response = raw::request(served.address, &head, body).await;
         (
-            answer.status,
-            answer.header("grpc-status").map(str::to_owned),
+            response.status,
+            response.header("grpc-status").map(str::to_owned),
         )
     };
     for (path, body, status) in [
@@ -270,10 +278,10 @@ async fn a_grpc_path_with_another_content_type_is_415() {
         "POST /sqlenv.v1.Env/Step HTTP/1.1",
         "content-type: application/json",
     ];
-    let answer = raw::request(served.address, &head, b"{}").await;
-    assert_eq!(answer.status, 415);
+    let response = raw::request(served.address, &head, b"{}").await;
+    assert_eq!(response.status, 415);
     assert!(
-        answer.json()["detail"]
+        response.json()["detail"]
             .as_str()
             .unwrap()
             .contains("application/grpc")

@@ -7,9 +7,9 @@ use std::{
 };
 
 use env::EnvSettings;
-use env_node::{EnvNodeSettings, Server, ServerConfig, TlsConfig};
+use env_node::{EnvNodeSettings, Server, ServerConfig};
 use futures::{SinkExt, StreamExt};
-use proto::{Credentials, EnvClient, Transport, v1::InfoRequest};
+use proto::{Credentials, EnvClient, TlsConfig, Transport, v1::InfoRequest};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 use tokio::{
@@ -65,7 +65,6 @@ async fn without_the_token_only_health_answers() {
         Credentials::default(),
         showing("another secret of some length"),
         showing(&TOKEN[1..]),
-        showing(""),
     ] {
         let status = info(&served.url(), &credentials).await.unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated);
@@ -100,8 +99,8 @@ async fn without_the_token_only_health_answers() {
         "POST /sqlenv.v1.Env/Info HTTP/1.1",
         "content-type: application/grpc-web",
     ];
-    let answer = raw::request(served.address, &web, b"\0\0\0\0\0").await;
-    assert_eq!(answer.header("grpc-status"), Some("16"));
+    let response = raw::request(served.address, &web, b"\0\0\0\0\0").await;
+    assert_eq!(response.header("grpc-status"), Some("16"));
 }
 
 #[test]
@@ -250,11 +249,11 @@ async fn tls_secures_every_protocol() {
     let mut https = secured(&served, &authority).await;
     let get = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     https.write_all(get.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    https.read_to_string(&mut answer).await.unwrap();
+    let mut response = String::new();
+    https.read_to_string(&mut response).await.unwrap();
     assert!(
-        answer.starts_with("HTTP/1.1 200") && answer.contains("healthy"),
-        "{answer}"
+        response.starts_with("HTTP/1.1 200") && response.contains("healthy"),
+        "{response}"
     );
 
     let wss = secured(&served, &authority).await;
@@ -373,4 +372,13 @@ async fn unusable_files_of_a_client_are_named() {
             "{message}"
         );
     }
+    // Its token would be empty.
+    let folder = tempfile::tempdir().unwrap();
+    let empty = Credentials {
+        bearer_token_file: Some(write(folder.path(), "empty", "\n")),
+        ..Credentials::default()
+    };
+    let refused = Transport::dial_with("http://localhost:1", &empty);
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("it is empty"), "{message}");
 }

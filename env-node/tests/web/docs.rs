@@ -3,12 +3,12 @@
 use env_node::{EnvNodeSettings, WebConfig};
 use serde_json::{Value, json};
 
-use crate::{browser::Browser, common, http::Site};
+use crate::{browser::Browser, common::served::Served};
 
 /// Every documented route exists, whatever it answers to an empty request.
 #[tokio::test]
 async fn every_documented_route_is_served() {
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     let openapi = site.get("/openapi.json").await.json();
     let paths = openapi["paths"].as_object().unwrap();
     assert!(paths.len() > 20);
@@ -18,9 +18,13 @@ async fn every_documented_route_is_served() {
                 .replace("{environment}", "sql_env")
                 .replace("{name}", "none");
             let line = format!("{} {address}", method.to_uppercase());
-            let reply = site.send(&line, "", "").await;
-            let is_absent = reply.body == r#"{"detail":"Not Found"}"#;
-            assert!(reply.status != 405 && !is_absent, "{line}: {}", reply.body);
+            let reply = site.send(&line, &[], "").await;
+            let is_absent = reply.body() == r#"{"detail":"Not Found"}"#;
+            assert!(
+                reply.status != 405 && !is_absent,
+                "{line}: {}",
+                reply.body()
+            );
         }
     }
 }
@@ -34,11 +38,22 @@ async fn a_node_without_the_page_does_not_document_it() {
         },
         ..EnvNodeSettings::default()
     };
-    let site = Site::serve(common::dataset, config).await;
+    let site = Served::site(config).await;
     let openapi = site.get("/openapi.json").await.json();
     let paths = openapi["paths"].as_object().unwrap();
     assert!(paths.contains_key("/reset"));
     assert!(paths.keys().all(|path| !path.starts_with("/web")));
+}
+
+/// A page of another origin cannot show it in a frame and let visitors click on what it sends.
+#[tokio::test]
+async fn the_document_may_not_be_framed() {
+    let site = Served::site(EnvNodeSettings::default()).await;
+    let page = site.get("/docs").await;
+    assert_eq!(page.status, 200);
+    let csp = page.header("content-security-policy").unwrap();
+    assert!(csp.contains("frame-ancestors 'none'"), "{csp}");
+    assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
 }
 
 /// Sends the request of an operation, and returns what the page shows as the reply.
@@ -63,7 +78,7 @@ async fn every_route_can_be_read_and_tried() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     let openapi = site.get("/openapi.json").await.json();
     browser.open(&format!("http://{}/docs", site.address)).await;
     browser.wait("document.querySelector('.operation')").await;

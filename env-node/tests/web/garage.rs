@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, path::Path};
 
 use data::{AnswerType, DatabaseFile, Dataset, Question};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 /// The table's name.
 pub(crate) const TABLE: &str = "<img src=x onerror=alert(1)>";
@@ -24,13 +23,7 @@ pub(crate) fn dataset(folder: &Path) -> Dataset {
             "CREATE TABLE \"{TABLE}\" (\"{COLUMN}\" TEXT, n INTEGER); INSERT INTO \"{TABLE}\" VALUES ('{CELL}', 1), (NULL, 2);"
         ))
         .unwrap();
-    let bytes = std::fs::read(&path).unwrap();
-    let file = DatabaseFile {
-        name: "garage".to_owned(),
-        path,
-        sha256: hex::encode(Sha256::digest(&bytes)),
-        size_bytes: bytes.len() as u64,
-    };
+    let file = DatabaseFile::open("garage", &path).unwrap();
     Dataset {
         name: "garage".to_owned(),
         questions: vec![Question {

@@ -8,7 +8,6 @@ mod browser;
 mod common;
 mod docs;
 mod garage;
-mod http;
 mod page;
 mod replay;
 mod runs;

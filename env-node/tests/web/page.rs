@@ -1,13 +1,14 @@
 //! Tests a person's episode on the page, by keyboard and mouse.
 
+use env::EnvSettings;
 use env_node::EnvNodeSettings;
 use serde_json::json;
 
-use crate::{browser::Browser, common, garage, http::Site};
+use crate::{browser::Browser, common::served::Served, garage};
 
 /// Asserts that the page requested nothing outside its site, and that the browser reported no
 /// problem.
-pub(crate) fn assert_quiet(browser: &Browser, site: &Site) {
+pub(crate) fn assert_quiet(browser: &Browser, site: &Served) {
     assert_eq!(browser.problems(), Vec::<&serde_json::Value>::new());
     let home = format!("http://{}/web/", site.address);
     let requests = browser.requests();
@@ -40,7 +41,7 @@ async fn an_episode_is_played_to_its_end() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     browser.open(&format!("http://{}/web/", site.address)).await;
     browser
         .wait("document.querySelectorAll('.questions a').length === 3")
@@ -148,7 +149,7 @@ async fn every_action_can_be_typed_and_help_lists_the_keys() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     browser
         .open(&format!("http://{}/web/#/play/cars-2", site.address))
         .await;
@@ -205,7 +206,7 @@ async fn a_request_to_a_busy_node_is_retried_and_then_reported() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     browser
         .open(&format!("http://{}/web/#/play/cars-1", site.address))
         .await;
@@ -231,11 +232,48 @@ async fn a_request_to_a_busy_node_is_retried_and_then_reported() {
 }
 
 #[tokio::test]
+async fn a_question_at_random_that_is_not_found_is_reported() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let site = Served::site(EnvNodeSettings::default()).await;
+    browser.open(&format!("{}/web/", site.url())).await;
+    browser
+        .wait("document.querySelectorAll('.questions a').length === 3")
+        .await;
+    browser.write("no such words").await;
+    browser
+        .wait("document.querySelectorAll('.questions a').length === 0")
+        .await;
+    browser.click(".filters button").await;
+    browser
+        .wait("document.querySelector('#fault').innerText.includes('No question matches')")
+        .await;
+    browser.press("Escape").await;
+    browser
+        .wait("document.querySelector('#fault').hidden")
+        .await;
+
+    let refuse = "globalThis.fetch = () => Promise.resolve(new Response(\
+                  JSON.stringify({detail: 'refused'}), {status: 400})); 0";
+    browser.value(refuse).await;
+    browser.click(".filters button").await;
+    browser
+        .wait("document.querySelector('#fault:not([hidden])')?.innerText === 'refused'")
+        .await;
+}
+
+#[tokio::test]
 async fn what_looks_like_markup_stays_text() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(garage::dataset, EnvNodeSettings::default()).await;
+    let site = Served::dataset(
+        garage::dataset,
+        EnvSettings::default(),
+        EnvNodeSettings::default(),
+    )
+    .await;
     browser.open(&format!("http://{}/web/", site.address)).await;
     assert!(browser.text(".questions .tags").await.contains("level-<0>"));
     browser.click(".questions a").await;

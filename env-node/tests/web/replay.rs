@@ -3,7 +3,7 @@
 use env_node::EnvNodeSettings;
 use serde_json::json;
 
-use crate::{browser::Browser, common, garage, http::Site, page::assert_quiet};
+use crate::{browser::Browser, common::served::Served, garage, page::assert_quiet};
 
 /// Returns a file with two transcripts as a run writes them, two lines that are none, and a
 /// trajectory.
@@ -61,7 +61,7 @@ async fn a_recording_is_replayed_and_continued() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("transcripts.jsonl");
     std::fs::write(&file, recordings()).unwrap();
@@ -157,12 +157,45 @@ async fn step_through(browser: &mut Browser) {
     browser.wait("document.querySelector('.count').innerText === '4 / 4' && document.querySelector('[aria-label=Play]')").await;
 }
 
+/// The actions after one that failed would be another episode.
+#[tokio::test]
+async fn a_continued_recording_stops_at_an_action_that_fails() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let site = Served::site(EnvNodeSettings::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("transcripts.jsonl");
+    std::fs::write(&file, recordings()).unwrap();
+    browser.open(&format!("{}/web/#/replay", site.url())).await;
+    browser.choose_file("input[type=file]", &file).await;
+    browser
+        .wait("document.querySelectorAll('.recordings button').length === 3")
+        .await;
+    let refuse_the_second = "globalThis.real = fetch; globalThis.sent = 0; \
+                             globalThis.fetch = (...request) => \
+                             request[0].includes('api/step') && ++sent === 2 \
+                             ? Promise.resolve(new Response(JSON.stringify({detail: 'refused'}), \
+                             {status: 400})) : real(...request); 0";
+    browser.value(refuse_the_second).await;
+    browser.press("End").await;
+    browser.press("p").await;
+    browser
+        .wait("document.querySelector('.composer .fault')?.innerText === 'refused'")
+        .await;
+    // A third action would be sent at once.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(browser.value("sent").await, 2);
+    let steps = "document.querySelectorAll('.step').length";
+    assert_eq!(browser.value(steps).await, 1);
+}
+
 #[tokio::test]
 async fn a_file_can_be_dropped() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     browser
         .open(&format!("http://{}/web/#/replay", site.address))
         .await;
@@ -187,7 +220,7 @@ async fn a_file_without_recordings_is_reported() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("other.json");
     browser

@@ -6,7 +6,11 @@ use env::{EnvSettings, Environment};
 use env_node::{EnvNode, EnvNodeSettings, WebConfig};
 use serde_json::{Value, json};
 
-use crate::{browser::Browser, common, http::Site, page::assert_quiet};
+use crate::{
+    browser::Browser,
+    common::{self, served::Served},
+    page::assert_quiet,
+};
 
 fn settings(folder: &Path) -> EnvNodeSettings {
     EnvNodeSettings {
@@ -36,7 +40,7 @@ fn write_run(folder: &Path, name: &str) -> String {
     transcript
 }
 
-async fn names(site: &Site) -> Vec<String> {
+async fn names(site: &Served) -> Vec<String> {
     let list = site.get("/web/api/runs").await.json();
     let runs = list["runs"].as_array().unwrap().iter();
     runs.map(|run| run["name"].as_str().unwrap().to_owned())
@@ -57,11 +61,11 @@ async fn only_transcripts_of_listed_runs_are_read() {
     let target = outside.path().join("secret/transcripts.jsonl");
     symlink(target, folder.join("link-inside/transcripts.jsonl")).unwrap();
 
-    let site = Site::serve(common::dataset, settings(&folder)).await;
+    let site = Served::site(settings(&folder)).await;
     assert_eq!(names(&site).await, ["run ä"]);
     let read = site.get("/web/api/runs/run%20%C3%A4").await;
     assert_eq!(read.status, 200);
-    assert!(read.body.contains(&transcript), "{}", read.body);
+    assert!(read.body().contains(&transcript), "{}", read.body());
     for path in [
         "empty",
         "linked",
@@ -76,7 +80,7 @@ async fn only_transcripts_of_listed_runs_are_read() {
         "other",
     ] {
         let refused = site.get(&format!("/web/api/runs/{path}")).await;
-        assert_eq!(refused.status, 404, "{path}: {}", refused.body);
+        assert_eq!(refused.status, 404, "{path}: {}", refused.body());
     }
 }
 
@@ -86,19 +90,19 @@ async fn a_file_that_is_too_long_is_refused_with_the_remedy() {
     write_run(folder.path(), "long");
     let file = fs::File::create(folder.path().join("long/transcripts.jsonl")).unwrap();
     file.set_len((64 << 20) + 1).unwrap();
-    let site = Site::serve(common::dataset, settings(folder.path())).await;
+    let site = Served::site(settings(folder.path())).await;
     let refused = site.get("/web/api/runs/long").await;
     assert_eq!(refused.status, 403);
     assert!(
         refused.detail().contains("choose a part of it as a file"),
         "{}",
-        refused.body
+        refused.body()
     );
 }
 
 #[tokio::test]
 async fn without_a_folder_the_list_is_empty() {
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     assert_eq!(names(&site).await, [""; 0]);
     assert_eq!(site.get("/web/api/runs/run-001").await.status, 404);
 }
@@ -124,7 +128,7 @@ async fn a_run_is_replayed_from_the_list() {
     let folder = tempfile::tempdir().unwrap();
     write_run(folder.path(), "run-001");
     write_run(folder.path(), "<img src=x>");
-    let site = Site::serve(common::dataset, settings(folder.path())).await;
+    let site = Served::site(settings(folder.path())).await;
     browser
         .open(&format!("http://{}/web/#/replay", site.address))
         .await;
@@ -157,7 +161,7 @@ async fn a_sample_has_the_names_of_its_columns() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     browser
         .open(&format!("http://{}/web/#/play/cars-1", site.address))
         .await;

@@ -1,14 +1,21 @@
 //! Tests OpenEnv's web routes: the environment that all visitors share, and its watchers.
 
-use env_node::EnvNodeSettings;
+use std::time::Duration;
+
+use env::{EnvSettings, SqlLimits};
+use env_node::{EnvNodeSettings, OpenEnvConfig, ServerConfig};
 use futures::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
-use tokio_tungstenite::{connect_async, tungstenite::Message};
+use tokio::time::{sleep, timeout};
+use tokio_tungstenite::{
+    connect_async,
+    tungstenite::{Message, protocol::frame::coding::CloseCode},
+};
 
-use crate::{common, http::Site};
+use crate::common::served::{PATIENCE, Served};
 
-async fn site() -> Site {
-    Site::serve(common::dataset, EnvNodeSettings::default()).await
+async fn site() -> Served {
+    Served::site(EnvNodeSettings::default()).await
 }
 
 #[tokio::test]
@@ -54,11 +61,11 @@ async fn visitors_share_one_environment() {
 #[tokio::test]
 async fn a_reset_without_arguments_draws_a_question() {
     let site = site().await;
-    let bare = site.send("POST /web/reset", "", "").await;
+    let bare = site.send("POST /web/reset", &[], "").await;
     let null = site.post("/web/reset", &Value::Null).await;
     let empty = site.post("/web/reset", &json!({})).await;
     for reply in [bare, null, empty] {
-        assert_eq!(reply.status, 200, "{}", reply.body);
+        assert_eq!(reply.status, 200, "{}", reply.body());
         assert!(reply.json()["observation"]["question"].is_string());
     }
     let id = site.get("/web/state").await.json()["episode_id"].clone();
@@ -127,11 +134,39 @@ async fn bad_requests_leave_the_environment_as_it_was() {
         ("/web/step", r#"{"message": 3}"#, 422),
     ] {
         let reply = site.post_text(path, body).await;
-        assert_eq!(reply.status, status, "{path} {body:.80}: {}", reply.body);
+        assert_eq!(reply.status, status, "{path} {body:.80}: {}", reply.body());
         assert!(!reply.json()["detail"].is_null());
     }
     let state = site.get("/web/state").await.json();
     assert_eq!(state, json!({"episode_id": "kept", "step_count": 0}));
+}
+
+/// A step may take long. Its visitors look at the state meanwhile.
+#[tokio::test]
+async fn the_state_can_be_read_while_a_step_runs() {
+    let env = EnvSettings {
+        sql: SqlLimits {
+            work_units: 1 << 40,
+            wall_clock_seconds: 2.0,
+            ..SqlLimits::default()
+        },
+        ..EnvSettings::default()
+    };
+    let site = Served::start_with(env, EnvNodeSettings::default()).await;
+    let start = json!({"question_id": "cars-1", "episode_id": "mine"});
+    site.post("/web/reset", &start).await;
+    let endless = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e, Cars f";
+    let step = json!({"message": endless});
+    let state = async {
+        // Time for the step to begin.
+        sleep(Duration::from_millis(500)).await;
+        let state = timeout(Duration::from_secs(2), site.get("/web/state")).await;
+        state.expect("the state waits for the step").json()
+    };
+    let (step, state) = tokio::join!(site.post("/web/step", &step), state);
+    assert_eq!(state, json!({"episode_id": "mine", "step_count": 0}));
+    // Its query ran twice: the first time at the limit counts as the fault of a busy machine.
+    assert_eq!(step.status, 200, "{}", step.body());
 }
 
 #[tokio::test]
@@ -226,6 +261,50 @@ async fn all_watchers_see_the_newest_state() {
     let newest: Value = serde_json::from_str(&newest[0]).unwrap();
     let log = newest["episode_state"]["action_logs"].as_array().unwrap();
     assert_eq!(log[log.len() - 1]["step_count"], STEPS);
+}
+
+/// What is sent to watchers counts in the budget for what peers have not read.
+#[tokio::test]
+async fn a_watcher_beyond_the_budget_is_closed() {
+    const BUDGET: usize = 1 << 20;
+    let env = EnvSettings {
+        argument_bytes: BUDGET / 2,
+        step_budget: 200,
+        ..EnvSettings::default()
+    };
+    let env_node = EnvNodeSettings {
+        server: ServerConfig {
+            max_request_bytes: BUDGET,
+            max_body_bytes_in_flight: BUDGET,
+            ..ServerConfig::default()
+        },
+        openenv: OpenEnvConfig {
+            message_bytes: BUDGET,
+            ..OpenEnvConfig::default()
+        },
+        ..EnvNodeSettings::default()
+    };
+    let site = Served::start_with(env, env_node).await;
+    let address = format!("ws://{}/ws/ui", site.address);
+    let (mut watcher, _) = connect_async(&address).await.unwrap();
+    site.post("/web/reset", &json!({"question_id": "cars-1"}))
+        .await;
+    // The log grows by a history at each step. With the newest history it exceeds the budget.
+    let message = format!("x{}x", "\u{1}".repeat(300));
+    let steps = async {
+        for _ in 0..120 {
+            site.post("/web/step", &json!({"message": message})).await;
+        }
+    };
+    let end = async {
+        loop {
+            if let Message::Close(end) = watcher.next().await.unwrap().unwrap() {
+                break end.unwrap();
+            }
+        }
+    };
+    let (end, ()) = tokio::join!(timeout(PATIENCE, end), steps);
+    assert_eq!(end.unwrap().code, CloseCode::Again);
 }
 
 #[tokio::test]

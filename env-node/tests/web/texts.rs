@@ -3,14 +3,14 @@
 use env_node::EnvNodeSettings;
 use serde_json::{Value, json};
 
-use crate::{browser::Browser, common, http::Site};
+use crate::{browser::Browser, common::served::Served};
 
 #[tokio::test]
 async fn a_text_with_two_readings_stays_text() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
+    let site = Served::site(EnvNodeSettings::default()).await;
     browser.open(&format!("http://{}/web/", site.address)).await;
     browser.wait("document.querySelector('.questions a')").await;
     for (text, expected) in [

@@ -55,18 +55,22 @@ impl EnvironmentState {
         let (owned_sql, limits) = (sql.to_owned(), self.settings.result);
         let (question, gold) = (Arc::clone(&entry.question), Arc::clone(&entry.gold));
         let work = move |sandbox: &Sandbox| {
-            let run = sandbox.query(&owned_sql);
+            let run = sandbox.query(&owned_sql)?;
             let cost = QueryCost::from(&run);
-            let outcome = run.rows.map(|rows| {
-                let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
+            let rows = match run.rows {
+                Ok(rows) => rows,
+                Err(error) => return Ok((cost, Err(error))),
+            };
+            let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
+            let outcome = gold.map(|gold| {
                 let level = gold
                     .summary
                     .as_ref()
                     .map_or(0, |gold| ResultSummary::new(&rows).level(gold));
                 let text = rows.render(&limits);
-                Ok::<_, EnvError>(ActionOutcome::Rows { text, level })
+                ActionOutcome::Rows { text, level }
             });
-            (cost, outcome)
+            Ok((cost, Ok(outcome)))
         };
         let database = Arc::clone(&entry.database);
         let (cost, outcome) = self.pool.run(WorkBudget::Quick, database, work).await?;
@@ -107,13 +111,11 @@ impl EnvironmentState {
             answer.to_owned(),
         );
         let work = move |sandbox: &Sandbox| {
-            let rows = match needs_rows {
-                true => GoldRows::get_or_run(&question, &gold, sandbox)?
-                    .rows
-                    .as_deref(),
-                false => None,
-            };
-            Ok(is_correct(&question, rows, &answer))
+            if !needs_rows {
+                return Ok(Ok(is_correct(&question, None, &answer)));
+            }
+            let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
+            Ok(gold.map(|gold| is_correct(&question, gold.rows.as_deref(), &answer)))
         };
         self.pool
             .run(budget, Arc::clone(&entry.database), work)

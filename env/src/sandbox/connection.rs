@@ -5,18 +5,14 @@
 
 use std::{ffi::c_int, path::Path, ptr::null_mut};
 
-use rusqlite::{Connection, OpenFlags, config::DbConfig, ffi};
+use rusqlite::{Connection, config::DbConfig, ffi};
 
 use super::process;
 
 /// Opens the database file at `path`.
 pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
     process::prepare()?;
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
-        | OpenFlags::SQLITE_OPEN_URI
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection =
-        Connection::open_with_flags_and_vfs(data::immutable_uri(path), flags, data::FIXED_CLOCK)?;
+    let connection = data::open_immutable(path)?;
     without_lookaside(&connection)?;
     harden(&connection)?;
     Ok(connection)
@@ -43,16 +39,13 @@ pub(super) fn without_lookaside(connection: &Connection) -> rusqlite::Result<()>
 
 /// Applies SQLite's advice for untrusted SQL (sqlite.org/security.html).
 fn harden(connection: &Connection) -> rusqlite::Result<()> {
-    for (option, on) in [
-        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
-        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
-        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
-        (DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA, false),
-        (DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, false),
-        (DbConfig::SQLITE_DBCONFIG_ENABLE_ATTACH_CREATE, false),
-        (DbConfig::SQLITE_DBCONFIG_ENABLE_ATTACH_WRITE, false),
+    data::harden(connection)?;
+    for option in [
+        DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER,
+        DbConfig::SQLITE_DBCONFIG_ENABLE_ATTACH_CREATE,
+        DbConfig::SQLITE_DBCONFIG_ENABLE_ATTACH_WRITE,
     ] {
-        connection.set_db_config(option, on)?;
+        connection.set_db_config(option, false)?;
     }
     connection.execute_batch(
         "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cell_size_check = ON; \

@@ -25,7 +25,7 @@ mod query;
 mod self_test;
 mod text;
 
-pub(crate) use query::{Failure, QueryRun, Sandbox, WorkBudget};
+pub(crate) use query::{Failure, QueryRun, QuickBudgetSpent, Sandbox, WorkBudget};
 pub(crate) use self_test::self_test;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the result is that of SQLite's own functions, also for broken UTF-8; tests compare
 //! the two. A wildcard for many characters is tried from left to right and is final once a later
-//! one is reached, so the work is at most text times pattern. Pure: there is no SQLite here.
+//! one is reached, so the work is at most text times pattern. Pure. There is no SQLite here.
 
 /// The syntax of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,11 +41,3 @@ fn star() -> String {
         joined.join(" AND ")
     )
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn this_build_bounds_planning() {
-        assert!(super::is_bounded().unwrap());
-    }
-}

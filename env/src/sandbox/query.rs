@@ -1,6 +1,6 @@
 //! One statement in the sandbox: its run, its cost, and why it failed.
 
-use std::{cell::Cell, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use data::sql_text::first_keyword;
 use rusqlite::{Connection, Error as SqliteError, ErrorCode, PrepFlags, StatementStatus, ffi};
@@ -33,13 +33,25 @@ pub(crate) enum WorkBudget {
     Full,
 }
 
+impl WorkBudget {
+    /// Returns the word for metrics and threads.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Quick => "quick",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// A query needs more than the quick budget. It has no result and must run again.
+#[derive(Debug)]
+pub(crate) struct QuickBudgetSpent;
+
 /// Why a query failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// It is no SELECT, or it touches what it may not.
     Denied,
-    /// It needs more than the quick budget. This is no result but a reason to run it again.
-    QuickBudgetSpent,
     /// The budget of work units is spent.
     WorkUnits,
     /// It needs more memory than it may hold.
@@ -48,6 +60,27 @@ pub(crate) enum Failure {
     WallClock,
     /// SQLite reports an error: syntax, names, sizes.
     Sqlite,
+}
+
+impl Failure {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Denied,
+        Self::WorkUnits,
+        Self::Memory,
+        Self::WallClock,
+        Self::Sqlite,
+    ];
+
+    /// Returns the word for metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Denied => "denied",
+            Self::WorkUnits => "work_units",
+            Self::Memory => "memory",
+            Self::WallClock => "wall_clock",
+            Self::Sqlite => "error",
+        }
+    }
 }
 
 /// A failed query: the reason, and the text for the agent.
@@ -73,7 +106,6 @@ pub(crate) struct Sandbox {
     /// At most `limits.work_units`; fewer in a quick run.
     work_units: u64,
     is_quick: bool,
-    quick_budget_spent: Cell<bool>,
 }
 
 impl Sandbox {
@@ -112,13 +144,7 @@ impl Sandbox {
             limits,
             work_units,
             is_quick,
-            quick_budget_spent: Cell::new(false),
         })
-    }
-
-    /// Returns whether a query has spent the quick budget since the last call.
-    pub(crate) fn take_quick_budget_spent(&self) -> bool {
-        self.quick_budget_spent.take()
     }
 
     /// Returns the seconds that a query may take.
@@ -127,7 +153,10 @@ impl Sandbox {
     }
 
     /// Runs one SELECT and reads at most `limits.rows` rows.
-    pub(crate) fn query(&self, sql: &str) -> QueryRun {
+    ///
+    /// # Errors
+    /// The sandbox is quick, and the query needs more.
+    pub(crate) fn query(&self, sql: &str) -> Result<QueryRun, QuickBudgetSpent> {
         let seconds = self.limits.wall_clock_seconds;
         let seconds = if self.is_quick {
             seconds.min(QUICK_SECONDS)
@@ -136,12 +165,15 @@ impl Sandbox {
         };
         self.meter.start(Duration::from_secs_f64(seconds));
         let memory = StatementMemory::start(self.limits.memory_bytes / COMPILING_SHARE);
-        let rows = self.run(sql, &memory).map_err(|error| self.explain(error));
-        QueryRun {
+        let rows = match self.run(sql, &memory) {
+            Err(_) if self.is_quick && self.meter.check().is_err() => return Err(QuickBudgetSpent),
+            rows => rows.map_err(|error| self.explain(error)),
+        };
+        Ok(QueryRun {
             rows,
             work_units: self.meter.work_units(),
             peak_bytes: memory.peak_bytes(),
-        }
+        })
     }
 
     fn run(&self, sql: &str, memory: &StatementMemory) -> Result<ResultRows, StatementError> {
@@ -206,13 +238,6 @@ impl Sandbox {
             other => other.to_string(),
         };
         let limits = &self.limits;
-        if self.is_quick && self.meter.check().is_err() {
-            self.quick_budget_spent.set(true);
-            return (
-                Failure::QuickBudgetSpent,
-                "query needs more than the quick budget".to_owned(),
-            );
-        }
         if self.meter.is_budget_spent() {
             let message = format!(
                 "query stopped after {} units of work; make it simpler",

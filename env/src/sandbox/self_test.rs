@@ -1,12 +1,12 @@
-//! A few hostile statements that each environment runs when it opens.
+//! An honest statement and a few hostile ones that each environment runs when it opens.
 //!
-//! Invariant: an environment whose sandbox lets one of them pass does not open. There is at least
-//! one for each layer, and all take a few milliseconds. The whole corpus is a test
-//! (`tests/corpus.rs`).
+//! Invariant: an environment whose limits stop the honest one, or whose sandbox lets a hostile one
+//! pass, does not open. There is at least one for each layer, and all take a few milliseconds. The
+//! whole corpus is a test (`tests/corpus.rs`).
 
 use super::{
     planner,
-    query::{Failure, QueryRun, Sandbox, WorkBudget},
+    query::{Failure, QueryError, Sandbox, WorkBudget},
 };
 use crate::{database::Database, error::EnvError, settings::SqlLimits};
 
@@ -58,20 +58,31 @@ const STATEMENTS: &[(&str, Failure)] = &[
 /// Runs the statements against `database`.
 ///
 /// # Errors
-/// The statement that its layer did not stop.
+/// The limits stop every statement, or a layer did not stop the one that is named.
 pub(crate) fn self_test(database: &Database, limits: &SqlLimits) -> Result<(), EnvError> {
     let cannot_open = |error: rusqlite::Error| EnvError::Database {
         name: database.file.name.clone(),
         path: database.file.path.clone(),
         reason: format!("cannot be opened: {error}"),
     };
-    let sandbox =
-        Sandbox::open(database, &test_limits(limits), WorkBudget::Full).map_err(cannot_open)?;
+    let open =
+        |limits: &SqlLimits| Sandbox::open(database, limits, WorkBudget::Full).map_err(cannot_open);
+    let own_limits = SqlLimits {
+        wall_clock_seconds: WALL_CLOCK_SECONDS,
+        ..limits.clone()
+    };
+    if let Some(error) = error_of(&open(&own_limits)?, "SELECT 1") {
+        return Err(EnvError::Setting {
+            field: "sql",
+            remedy: format!("its limits stop SELECT 1 ({}); raise them", error.message),
+        });
+    }
+    let sandbox = open(&test_limits(limits))?;
     if !planner::is_bounded().map_err(cannot_open)? {
         let statement = "a join that takes seconds to plan";
         return Err(EnvError::SelfTest { statement });
     }
-    match unstopped(limits.allow_schema_tables, |sql| sandbox.query(sql)) {
+    match unstopped(limits.allow_schema_tables, &sandbox) {
         Some(statement) => Err(EnvError::SelfTest { statement }),
         None => Ok(()),
     }
@@ -88,13 +99,19 @@ fn test_limits(limits: &SqlLimits) -> SqlLimits {
 }
 
 /// Returns the first statement that its layer does not stop.
-fn unstopped(allow_schema_tables: bool, query: impl Fn(&str) -> QueryRun) -> Option<&'static str> {
+fn unstopped(allow_schema_tables: bool, sandbox: &Sandbox) -> Option<&'static str> {
     let may_pass = |sql: &str| allow_schema_tables && sql.contains("sqlite_schema");
+    let layer_of = |sql: &str| error_of(sandbox, sql).map(|error| error.failure);
     let (statement, _) = STATEMENTS
         .iter()
         .filter(|(sql, _)| !may_pass(sql))
-        .find(|(sql, layer)| query(sql).rows.err().map(|error| error.failure) != Some(*layer))?;
+        .find(|(sql, layer)| layer_of(sql) != Some(*layer))?;
     Some(statement)
+}
+
+/// Returns the error of a statement, if it has one. The sandbox has the whole budget.
+fn error_of(sandbox: &Sandbox, sql: &str) -> Option<QueryError> {
+    sandbox.query(sql).ok()?.rows.err()
 }
 
 #[cfg(test)]
@@ -109,7 +126,7 @@ mod tests {
         let limits = test_limits(&SqlLimits::default());
         let mut sandbox = Sandbox::open(database, &limits, WorkBudget::Full).unwrap();
         weaken(&mut sandbox);
-        unstopped(false, |sql| sandbox.query(sql)).unwrap_or_default()
+        unstopped(false, &sandbox).unwrap_or_default()
     }
 
     #[test]
@@ -160,13 +177,32 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_weaken_a_layer_are_noticed() {
+    fn limits_under_which_nothing_runs_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let limits = SqlLimits {
-            value_bytes: u32::MAX,
-            ..SqlLimits::default()
-        };
-        let error = self_test(&database(folder.path()), &limits).unwrap_err();
-        assert!(error.to_string().contains("%1000000000s"), "{error}");
+        let database = database(folder.path());
+        let default = SqlLimits::default;
+        for (limits, reason) in [
+            (
+                SqlLimits {
+                    work_units: 0,
+                    ..default()
+                },
+                "after 0 units of work",
+            ),
+            (
+                SqlLimits {
+                    memory_bytes: 1_000,
+                    ..default()
+                },
+                "at 1000 bytes of memory",
+            ),
+        ] {
+            let message = self_test(&database, &limits).unwrap_err().to_string();
+            assert!(
+                message.starts_with("environment setting sql cannot be used")
+                    && message.contains(reason),
+                "{message}"
+            );
+        }
     }
 }

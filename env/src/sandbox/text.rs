@@ -1,7 +1,7 @@
 //! `instr`, `replace`, `trim` and `substr` in linear time.
 //!
 //! Invariant: the result is that of SQLite's function of that name; tests compare the two. SQLite's
-//! own take quadratic time, except for `substr`; memmem is linear. Pure: there is no SQLite here.
+//! own take quadratic time, except for `substr`; memmem is linear. Pure. There is no SQLite here.
 
 use std::collections::HashMap;
 

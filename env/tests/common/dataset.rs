@@ -1,10 +1,9 @@
-//! Creates a small dataset. The tests of `env-node` use it too.
+//! Creates a small dataset. The tests of `env-node` and the fuzz targets use it too.
 
 use std::{collections::BTreeMap, path::Path};
 
 use data::{AnswerType, DatabaseFile, Dataset, Question};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 /// Forty cars of five makers, with a view, odd names, NULLs, reals, a blob and non-ASCII text.
 const CARS: &str = "
@@ -25,13 +24,7 @@ pub(crate) fn dataset(folder: &Path) -> Dataset {
         .unwrap()
         .execute_batch(CARS)
         .unwrap();
-    let bytes = std::fs::read(&path).unwrap();
-    let database = DatabaseFile {
-        name: "cars".to_owned(),
-        path,
-        sha256: hex::encode(Sha256::digest(&bytes)),
-        size_bytes: bytes.len() as u64,
-    };
+    let database = DatabaseFile::open("cars", &path).unwrap();
     let question =
         |id: &str, split: &str, text: &str, sql: &str, answer_type, answer: Value| Question {
             question_id: id.to_owned(),

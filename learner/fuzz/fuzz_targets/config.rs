@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// Memory that the sizes of a decoder may take before its weights are looked at: its list of
 /// weights by name.
-const MOST_SHAPES: usize = 1 << 16;
+const MAX_SHAPES: usize = 1 << 16;
 
 struct Fixture {
     folder: TempDir,
@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let again = DecoderConfig::from_json(&config.to_json());
     assert_eq!(again.expect("what was written is read"), config);
-    assert!(config.shapes().len() < MOST_SHAPES);
+    assert!(config.shapes().len() < MAX_SHAPES);
     let frequencies = config.inverse_frequencies();
     assert!(frequencies.iter().all(|it| it.is_finite()));
     FIXTURE.with(|fixture| {

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../../../policy/tests/gguf/export.rs"]
+#[path = "../../../policy/tests/it/gguf/export.rs"]
 #[allow(dead_code)]
 mod export;
 
@@ -14,7 +14,7 @@ use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use policy::{ChatRole, Decoder, DecoderConfig, DecoderMode, Family, Message, PackedRows, gguf};
 
 /// Tokens that the model runs on.
-const MOST_TOKENS: usize = 64;
+const MAX_TOKENS: usize = 64;
 
 thread_local! {
     static SEEDS: LazyCell<Vec<Vec<u8>>> = LazyCell::new(seeds);
@@ -32,7 +32,7 @@ fuzz_target!(init: let_panics_be_caught(), |data: &[u8]| {
     let decoder = Decoder::new(&model.config, &model.weights, DecoderMode::Sample);
     let decoder = decoder.expect("weights that fit");
     // A template may print a long text.
-    let tokens = &tokens[..tokens.len().min(MOST_TOKENS)];
+    let tokens = &tokens[..tokens.len().min(MAX_TOKENS)];
     let mut batch = PackedRows::default();
     batch.push(if tokens.is_empty() { &[0] } else { tokens });
     let hidden = decoder.forward(&batch, None).expect("hidden states");

@@ -172,9 +172,10 @@ fn settings(input: &Settings) -> LearnerConfig {
         SamplerCorrection::SequenceMask,
     ];
     config.loss.loss_type = losses[usize::from(input.loss) % losses.len()];
-    config.loss.sampler_correction = corrections[usize::from(input.correction) % corrections.len()];
     if input.ratio & 1 == 1 {
         config.ratio_against = RatioAgainst::Learner;
+        let correction = usize::from(input.correction) % corrections.len();
+        config.loss.sampler_correction = corrections[correction];
     }
     if input.ratio & 2 == 2 {
         config.loss.ratio_level = RatioLevel::Sequence;
@@ -182,7 +183,9 @@ fn settings(input: &Settings) -> LearnerConfig {
     if config.loss.loss_type == LossType::Cispo {
         config.loss.clip_high = Some(4.0);
     }
-    config.loss.delta = input.has_delta.then_some(4.0);
+    let clips =
+        ![LossType::Cispo, LossType::Sapo, LossType::Vespo].contains(&config.loss.loss_type);
+    config.loss.delta = (clips && input.has_delta).then_some(4.0);
     config.loss.kl_coef = if input.has_reference { 0.1 } else { 0.0 };
     config.trust.refuse_logprob_differences = input.refuses_differences;
     config.optimizer.max_grad_norm = f64::from(u8::from(input.is_clipped));

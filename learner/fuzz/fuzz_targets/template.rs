@@ -11,7 +11,7 @@ use policy::chat_template::ChatTemplate;
 use serde_json::{Value, json};
 
 /// The most text that a rendering may print, as `policy` bounds it.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 thread_local! {
     static CONTEXTS: LazyCell<[Value; 2]> = LazyCell::new(contexts);
@@ -28,7 +28,7 @@ fuzz_target!(init: let_panics_be_caught(), |data: &[u8]| {
     CONTEXTS.with(|contexts| {
         let render = |context| {
             let text = template.render(context).ok();
-            assert!(text.as_ref().is_none_or(|text| text.len() <= MOST_BYTES));
+            assert!(text.as_ref().is_none_or(|text| text.len() <= MAX_BYTES));
             text
         };
         let texts = contexts.each_ref().map(render);

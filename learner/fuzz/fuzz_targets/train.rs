@@ -26,7 +26,7 @@ use prost::Message as _;
 use proto::{
     EncodedGroup,
     v1::{
-        Chunk, RankDigest, RankFigures, RankHello, Segment, SubmitRequest, TrainRequest,
+        Chunk, RankDigest, RankHello, RankStatistics, Segment, SubmitRequest, TrainRequest,
         Trajectory, Turn, train_request::Part,
     },
 };
@@ -100,9 +100,9 @@ fuzz_target!(|input: Input<'_>| {
         let (sender, receiver) = mpsc::channel(DEPTH);
         let receiver = (!input.is_gone).then_some(receiver);
         let _inside = fixture.runtime.enter();
-        let messages = Box::pin(tokio_stream::iter(messages));
+        let messages = tokio_stream::iter(messages);
         let mut trainer = Trainer::new(&fixture.config, 1, &fixture.model).expect("a trainer");
-        trainer.ranks = Ranks::leader_of(messages, sender, TIMEOUT);
+        trainer.ranks = Ranks::leader_of([(messages, sender)], TIMEOUT);
         let made = trainer.step(&fixture.groups, 0);
         drop(receiver);
         match made {
@@ -141,7 +141,7 @@ impl Change<'_> {
             Self::Digest(at, weights) => put(*at, Part::Digest(RankDigest { weights: *weights })),
             Self::RawStatistics(at, raw) => {
                 let micro_batches = raw.iter().map(|bytes| bytes.to_vec()).collect();
-                put(*at, Part::Figures(RankFigures { micro_batches }));
+                put(*at, Part::Statistics(RankStatistics { micro_batches }));
             }
             Self::Statistics(at, all) => {
                 let encoded = all.iter().map(|(micro_batch, [loss, tokens, entropy])| {
@@ -154,7 +154,7 @@ impl Change<'_> {
                     statistics.encode_to_vec()
                 });
                 let micro_batches = encoded.collect();
-                put(*at, Part::Figures(RankFigures { micro_batches }));
+                put(*at, Part::Statistics(RankStatistics { micro_batches }));
             }
             Self::Insert(at, bytes) => {
                 if let Ok(message) = TrainRequest::decode(*bytes) {
@@ -255,9 +255,9 @@ impl Fixture {
             sent.push(message.clone());
             message
         });
-        let leader = Ranks::leader_of(Box::pin(incoming), to_member, TIMEOUT);
-        let incoming = Box::pin(ReceiverStream::new(from_leader));
-        let member = Ranks::member_of(incoming, to_leader);
+        let leader = Ranks::leader_of([(incoming, to_member)], TIMEOUT);
+        let incoming = ReceiverStream::new(from_leader);
+        let member = Ranks::member_of((1, 2), incoming, to_leader);
         thread::scope(|scope| {
             for ranks in [leader, member] {
                 scope.spawn(|| {

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// Fewer tokens do not keep a worker busy.
-pub(super) const LEAST_TOKENS: usize = 512;
+pub(super) const MIN_TOKENS: usize = 512;
 
 /// Distributes items evenly over few bins. Items of length 0 are left out; one longer than the
 /// budget has a bin to itself.
@@ -11,7 +11,7 @@ pub(super) const LEAST_TOKENS: usize = 512;
 /// The longest item comes first. Each goes to the emptiest bin, and ties go to the lower index.
 /// Bins and their items are returned in index order. The number of bins is a multiple of `workers`,
 /// so that all workers finish at about the same time, unless the bins would then hold less than
-/// [`LEAST_TOKENS`] each.
+/// [`MIN_TOKENS`] each.
 pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len())
         .filter(|&item| lengths[item] > 0)
@@ -22,7 +22,7 @@ pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<
     let total: usize = short.iter().map(|&item| lengths[item]).sum();
     let fewest = total.div_ceil(budget.max(1));
     let even = fewest.next_multiple_of(workers).min(short.len());
-    let least = even.min(total / LEAST_TOKENS).max(fewest);
+    let least = even.min(total / MIN_TOKENS).max(fewest);
     // Each item above half of the budget needs a bin of its own.
     let large = short.partition_point(|&item| 2 * lengths[item] > budget);
     let mut bins = (least.max(large)..=short.len())

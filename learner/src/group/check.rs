@@ -1,4 +1,4 @@
-//! The checks of a decoded group.
+//! The checks of a decoded group, whose counts `outline` has checked before.
 //!
 //! Pure. Each error names the field and what it may be. Bounds that no sampler and no environment
 //! reaches catch numbers that a broken or hostile actor made up: one of them could own the update
@@ -15,10 +15,10 @@ const LOGPROB_TOLERANCE: f32 = 1e-5;
 /// The least log-probability of a sampled token. The smallest positive number in single precision,
 /// in which samplers compute probabilities, is 2^-149, and its logarithm is -103.3. A token of a
 /// lower probability has probability 0 there and cannot be drawn.
-const LEAST_LOGPROB: f32 = -104.0;
+const MIN_LOGPROB: f32 = -104.0;
 /// The largest reward and return. Rewards of the environment are around 1. Squares and sums of
 /// larger ones than these could overflow.
-const LARGEST_REWARD: f64 = 1e6;
+const MAX_REWARD: f64 = 1e6;
 /// Bytes of text that one sampled token decodes to. The longest tokens of common vocabularies have
 /// 256 bytes, of which each may become a replacement character of 3 bytes.
 const TOKEN_TEXT_BYTES: usize = 1_024;
@@ -54,21 +54,6 @@ pub(crate) fn check_episode(trajectory: &Trajectory, rules: &GroupRules) -> Resu
     text("failure", &trajectory.failure, TEXT_BYTES)?;
     name("question_id", &trajectory.question_id)?;
     check_completeness(trajectory)?;
-    if trajectory.segments.len() > rules.max_segments() {
-        return Err(format!(
-            "has {} segments, but {} turns make at most {}",
-            trajectory.segments.len(),
-            rules.max_turns,
-            rules.max_segments()
-        ));
-    }
-    if trajectory.turns.len() > rules.max_turns {
-        return Err(format!(
-            "has {} turns, but an episode has at most {} actions (rollout.step_budget)",
-            trajectory.turns.len(),
-            rules.max_turns
-        ));
-    }
     for (number, segment) in trajectory.segments.iter().enumerate() {
         check_segment(segment, rules).map_err(|fault| format!("segment {number}: {fault}"))?;
     }
@@ -95,21 +80,6 @@ fn check_segment(segment: &Segment, rules: &GroupRules) -> Result<(), String> {
         mask,
         logprobs,
     } = segment;
-    if mask.len() != tokens.len() || logprobs.len() != tokens.len() {
-        return Err(format!(
-            "{} tokens, {} mask bytes and {} logprobs; they must be as many",
-            tokens.len(),
-            mask.len(),
-            logprobs.len()
-        ));
-    }
-    if tokens.len() > rules.max_context_tokens {
-        return Err(format!(
-            "{} tokens, more than max_context_tokens ({})",
-            tokens.len(),
-            rules.max_context_tokens
-        ));
-    }
     let is_unknown = |&&token: &&u32| token as usize >= rules.vocab_size;
     if let Some(token) = tokens.iter().find(is_unknown) {
         return Err(format!(
@@ -124,13 +94,13 @@ fn check_segment(segment: &Segment, rules: &GroupRules) -> Result<(), String> {
         return Err("mask bytes must be 0 or 1".to_owned());
     }
     let sampled = mask.iter().zip(logprobs).filter(|(mask, _)| **mask == 1);
-    let possible = LEAST_LOGPROB..=LOGPROB_TOLERANCE;
+    let possible = MIN_LOGPROB..=LOGPROB_TOLERANCE;
     match sampled
         .map(|(_, logprob)| *logprob)
         .find(|logprob| !possible.contains(logprob))
     {
         Some(logprob) => Err(format!(
-            "a sampled token has log-prob {logprob}; a sampler gives {LEAST_LOGPROB} to 0"
+            "a sampled token has log-prob {logprob}; a sampler gives {MIN_LOGPROB} to 0"
         )),
         None => Ok(()),
     }
@@ -161,10 +131,10 @@ fn check_turn(turn: &Turn, rules: &GroupRules) -> Result<(), String> {
 }
 
 fn reward(field: &str, value: f64) -> Result<(), String> {
-    match value.abs() <= LARGEST_REWARD {
+    match value.abs() <= MAX_REWARD {
         true => Ok(()),
         false => Err(format!(
-            "{field} is {value}; rewards lie between -{LARGEST_REWARD} and {LARGEST_REWARD}"
+            "{field} is {value}; rewards lie between -{MAX_REWARD} and {MAX_REWARD}"
         )),
     }
 }

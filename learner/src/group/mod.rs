@@ -21,7 +21,6 @@ pub(crate) use self::check::name as check_name;
 use crate::{
     advantage::{RewardAggregation, has_reward_variance},
     config::{LearnerConfig, RewardWeights},
-    evaluation::PartHead,
     scheduler::{GroupSummary, Submission},
 };
 
@@ -98,41 +97,39 @@ pub struct Group {
     pub summary: GroupSummary,
 }
 
-/// What identifies a submitted group.
+/// What identifies submitted work: a group, or a part of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct GroupHead {
-    /// Its number in the run.
-    pub(crate) index: u64,
-    /// The lease under which it was rolled out.
+pub(crate) struct SubmissionHead {
+    /// The number of the group in the run, or of the part.
+    pub(crate) number: u64,
+    /// The lease under which it was played.
     pub(crate) lease_id: u64,
-    /// The actor that rolled it out.
+    /// The actor that played it.
     pub(crate) actor_id: String,
     /// The run that its actor joined, if it names one.
     pub(crate) run_id: Option<String>,
 }
 
-impl GroupHead {
+impl SubmissionHead {
     /// Reads the head of an encoded group, which may break every other rule; none if the bytes are
     /// no group.
-    pub(crate) fn of(encoded: &EncodedGroup) -> Option<Self> {
-        outline::head(encoded.bytes()).ok()
+    pub(crate) fn of_group(encoded: &EncodedGroup) -> Option<Self> {
+        outline::head(encoded.bytes(), &outline::OF_GROUP).ok()
     }
 
-    /// Returns what the scheduler must know of it.
+    /// Reads the head of an encoded part of an evaluation, as [`Self::of_group`] does.
+    pub(crate) fn of_part(encoded: &EncodedEvaluation) -> Option<Self> {
+        outline::head(encoded.bytes(), &outline::OF_PART).ok()
+    }
+
+    /// Returns what the scheduler must know of a group.
     pub(crate) fn submission(&self) -> Submission<'_> {
         Submission {
-            group_index: self.index,
+            group_index: self.number,
             lease_id: self.lease_id,
             actor_id: &self.actor_id,
             oldest_version: u64::MAX,
         }
-    }
-}
-
-impl PartHead {
-    /// Reads the head of an encoded part of an evaluation, as [`GroupHead::of`] does.
-    pub(crate) fn of(encoded: &EncodedEvaluation) -> Option<Self> {
-        outline::part_head(encoded.bytes()).ok()
     }
 }
 
@@ -191,9 +188,9 @@ impl Group {
     }
 
     /// Returns what identifies it.
-    pub(crate) fn head(&self) -> GroupHead {
-        GroupHead {
-            index: self.index,
+    pub(crate) fn head(&self) -> SubmissionHead {
+        SubmissionHead {
+            number: self.index,
             lease_id: self.lease_id,
             actor_id: self.actor_id.clone(),
             run_id: Some(self.run_id.clone()),
@@ -217,7 +214,7 @@ impl Group {
     }
 
     /// Returns the newest policy version that sampled; none if nothing was sampled.
-    pub fn newest_version(&self) -> Option<u64> {
+    pub(crate) fn newest_version(&self) -> Option<u64> {
         versions(&self.trajectories).max()
     }
 }
@@ -235,6 +232,8 @@ pub(crate) fn decode_evaluation(
     let part = encoded
         .decode()
         .map_err(|error| format!("it cannot be decoded: {error}"))?;
+    check_name("actor_id", &part.actor_id)?;
+    check_name("run_id", &part.run_id)?;
     for (number, episode) in part.trajectories.iter().enumerate() {
         check::check_episode(episode, rules)
             .map_err(|fault| format!("member {number}: {fault}"))?;

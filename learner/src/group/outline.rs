@@ -7,20 +7,30 @@
 
 use prost::encoding::{WireType, decode_key, decode_varint};
 
-use super::{GroupHead, GroupRules, check::NAME_BYTES};
-use crate::evaluation::PartHead;
+use super::{GroupRules, SubmissionHead, check::NAME_BYTES};
 
-/// Fields of `SubmitRequest`.
+/// A field of `SubmitRequest` and of `SubmitEvaluationRequest`.
 const ACTOR_ID: u32 = 1;
-const GROUP_INDEX: u32 = 2;
-const LEASE_ID: u32 = 3;
 const TRAJECTORIES: u32 = 4;
-const RUN_ID: u32 = 5;
-/// Fields of `SubmitEvaluationRequest`, whose `actor_id` has the same number.
-const PART_RUN_ID: u32 = 2;
-const PART_ID: u32 = 3;
-const PART_LEASE_ID: u32 = 4;
 const EVALUATED: u32 = 5;
+/// Fields that identify submitted work, besides `actor_id`.
+pub(super) struct HeadFields {
+    number: u32,
+    lease_id: u32,
+    run_id: u32,
+}
+/// Those of `SubmitRequest`.
+pub(super) const OF_GROUP: HeadFields = HeadFields {
+    number: 2,
+    lease_id: 3,
+    run_id: 5,
+};
+/// Those of `SubmitEvaluationRequest`.
+pub(super) const OF_PART: HeadFields = HeadFields {
+    number: 3,
+    lease_id: 4,
+    run_id: 2,
+};
 /// Fields of `Trajectory`.
 const SEGMENTS: u32 = 2;
 const TURNS: u32 = 3;
@@ -84,30 +94,15 @@ fn text(name: &[u8]) -> Option<String> {
     is_name.then(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// Returns what identifies the group.
-pub(super) fn head(group: &[u8]) -> Result<GroupHead, String> {
-    let mut head = GroupHead::default();
-    for field in Fields(group) {
+/// Returns what identifies submitted work.
+pub(super) fn head(submitted: &[u8], fields: &HeadFields) -> Result<SubmissionHead, String> {
+    let mut head = SubmissionHead::default();
+    for field in Fields(submitted) {
         match field? {
             (ACTOR_ID, Value::Bytes(name)) => head.actor_id = text(name).unwrap_or_default(),
-            (RUN_ID, Value::Bytes(name)) => head.run_id = text(name),
-            (GROUP_INDEX, Value::Varint(index)) => head.index = index,
-            (LEASE_ID, Value::Varint(lease_id)) => head.lease_id = lease_id,
-            _ => {}
-        }
-    }
-    Ok(head)
-}
-
-/// Returns what identifies the part of an evaluation.
-pub(super) fn part_head(part: &[u8]) -> Result<PartHead, String> {
-    let mut head = PartHead::default();
-    for field in Fields(part) {
-        match field? {
-            (ACTOR_ID, Value::Bytes(name)) => head.actor_id = text(name).unwrap_or_default(),
-            (PART_RUN_ID, Value::Bytes(name)) => head.run_id = text(name),
-            (PART_ID, Value::Varint(part_id)) => head.part_id = part_id,
-            (PART_LEASE_ID, Value::Varint(lease_id)) => head.lease_id = lease_id,
+            (tag, Value::Bytes(name)) if tag == fields.run_id => head.run_id = text(name),
+            (tag, Value::Varint(number)) if tag == fields.number => head.number = number,
+            (tag, Value::Varint(id)) if tag == fields.lease_id => head.lease_id = id,
             _ => {}
         }
     }
@@ -116,9 +111,9 @@ pub(super) fn part_head(part: &[u8]) -> Result<PartHead, String> {
 
 /// Checks how many trajectories, turns, segments and tokens an encoded group has.
 pub(super) fn check_group(group: &[u8], rules: &GroupRules) -> Result<(), String> {
-    let index = head(group)
+    let index = head(group, &OF_GROUP)
         .map_err(|fault| format!("the group: {fault}"))?
-        .index;
+        .number;
     check_members(group, (TRAJECTORIES, rules.group_size), rules)
         .map_err(|fault| format!("group {index}: {fault}"))
 }
@@ -286,16 +281,30 @@ mod tests {
             group_index: 7,
             lease_id: 9,
             trajectories: episodes(3, 9, 9, 9),
-            ..SubmitRequest::default()
+            run_id: "run".to_owned(),
         };
-        let head = head(&group.encode_to_vec()).unwrap();
-        let read = (head.actor_id.as_str(), head.index, head.lease_id);
-        assert_eq!(read, ("a", 7, 9));
+        let of_group = head(&group.encode_to_vec(), &OF_GROUP).unwrap();
+        let expected = SubmissionHead {
+            number: 7,
+            lease_id: 9,
+            actor_id: "a".to_owned(),
+            run_id: Some("run".to_owned()),
+        };
+        assert_eq!(of_group, expected);
+        let part = SubmitEvaluationRequest {
+            actor_id: "a".to_owned(),
+            run_id: "run".to_owned(),
+            part_id: 7,
+            lease_id: 9,
+            trajectories: episodes(3, 9, 9, 9),
+        };
+        assert_eq!(head(&part.encode_to_vec(), &OF_PART).unwrap(), expected);
         let long = SubmitRequest {
             actor_id: "a".repeat(1 << 20),
             ..SubmitRequest::default()
         };
-        assert_eq!(super::head(&long.encode_to_vec()).unwrap().actor_id, "");
+        let of_long = head(&long.encode_to_vec(), &OF_GROUP).unwrap();
+        assert_eq!(of_long.actor_id, "");
     }
 
     /// Two bytes on the wire become a structure of hundreds of bytes when they are decoded.
@@ -320,7 +329,10 @@ mod tests {
             prop_assert!(!passes || decoded.trajectories.len() <= 2);
             for trajectory in decoded.trajectories.iter().filter(|_| passes) {
                 prop_assert!(trajectory.turns.len() <= 3 && trajectory.segments.len() <= 4);
-                let fits = |it: &Segment| it.tokens.len() <= 8 && it.logprobs.len() <= 8;
+                let fits = |it: &Segment| {
+                    let tokens = it.tokens.len();
+                    tokens <= 8 && it.mask.len() == tokens && it.logprobs.len() == tokens
+                };
                 prop_assert!(trajectory.segments.iter().all(fits));
             }
         }

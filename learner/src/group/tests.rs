@@ -56,7 +56,7 @@ fn request(trajectories: Vec<Trajectory>) -> EncodedGroup {
 }
 
 #[test]
-fn rewards_spread_and_version_are_read() {
+fn rewards_variance_and_version_are_read() {
     let group = Group::new(
         request(vec![trajectory(0, true), trajectory(1, false)]),
         &rules(),
@@ -244,4 +244,25 @@ fn faults_are_named() {
     assert!(fault.contains("67108801 bytes"), "{fault}");
     let fault = Group::new(request(vec![]), &rules()).unwrap_err();
     assert!(fault.contains("0 trajectories, expected 2"), "{fault}");
+}
+
+/// The learner keeps the names of actors that it refuses.
+#[test]
+fn names_that_are_too_long_to_be_kept_are_refused_in_evaluations_too() {
+    let with_names = |actor_id: &str, run_id: &str| {
+        let part = SubmitEvaluationRequest {
+            actor_id: actor_id.to_owned(),
+            run_id: run_id.to_owned(),
+            trajectories: vec![trajectory(0, true)],
+            ..SubmitEvaluationRequest::default()
+        };
+        decode_evaluation(&EncodedEvaluation::from(&part), 1, &rules())
+    };
+    with_names("a", "run").unwrap();
+    let long = "x".repeat(257);
+    let long = long.as_str();
+    for (actor_id, run_id, named) in [(long, "run", "actor_id"), ("a", long, "run_id")] {
+        let fault = with_names(actor_id, run_id).unwrap_err();
+        assert!(fault.contains(named), "{fault}");
+    }
 }

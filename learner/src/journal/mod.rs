@@ -24,8 +24,8 @@ use std::{
 use policy::durable;
 use proto::{EncodedGroup, v1::SubmitRequest};
 
-pub use self::records::JournalEntry;
-pub(crate) use self::terms::TERM_ZERO;
+pub(crate) use self::terms::{FOLDER, open_copies};
+pub use self::{records::JournalEntry, terms::NewTerm};
 use self::{
     records::{Entries, record},
     terms::TermFile,
@@ -52,28 +52,13 @@ pub struct Journal {
     objects: Option<ObjectLog>,
 }
 
-/// A term that was begun: no learner before it acknowledges or publishes anything further.
-#[derive(Debug)]
-pub struct NewTerm {
-    run_dir: PathBuf,
-    number: u64,
-    file: File,
-    path: PathBuf,
-}
-
 impl NewTerm {
     /// Begins a new term of the journal in `run_dir`.
     ///
     /// # Errors
     /// The folder cannot be read or written.
     pub fn begin(run_dir: &Path) -> Result<Self> {
-        let (number, file, path) = terms::begin(run_dir)?;
-        Ok(Self {
-            run_dir: run_dir.to_owned(),
-            number,
-            file,
-            path,
-        })
+        terms::begin(run_dir)
     }
 
     /// Reads the records from byte `from` on, and opens the journal to append.

@@ -12,7 +12,7 @@ use std::{
 
 use proto::EncodedGroup;
 
-use super::terms::{REMEDY, TermFile};
+use super::terms::{self, REMEDY, TermFile};
 use crate::error::{AtPath as _, LearnerError, Result};
 
 const HEADER_BYTES: usize = 8;
@@ -56,7 +56,7 @@ impl Entries {
         let mut opened = File::open(path).at("open the journal", path)?;
         let length = opened.seek(SeekFrom::End(0)).at("read the journal", path)?;
         let offset = from.max(file.start);
-        let end = file.start + length.saturating_sub(file.header_bytes);
+        let end = file.start + length.saturating_sub(terms::HEADER_BYTES);
         if let Some(until) = until.filter(|&until| end < until && from < until) {
             let reason = format!(
                 "ends at byte {end} of the journal, but the next file begins at byte {until}: \

@@ -16,14 +16,14 @@ use policy::durable;
 use crate::error::{AtPath as _, LearnerError, Result};
 
 /// The folder of the terms' files in a run folder.
-const FOLDER: &str = "journal";
-/// Term 0: a file without header. Earlier versions of the program wrote it, and a run that is
-/// fetched from an object store has it.
-pub(crate) const TERM_ZERO: &str = "journal.bin";
+pub(crate) const FOLDER: &str = "journal";
+/// The term of groups that were copied from an object store: those of all learners that had the run
+/// before.
+const TERM_OF_COPIES: u64 = 0;
 pub(super) const MAGIC: &[u8; 8] = b"SQLENVJ1";
-const HEADER_BYTES: usize = 16;
+pub(super) const HEADER_BYTES: u64 = 16;
 /// No journal is longer, so that places in it add up without overflow.
-const MOST_BYTES: u64 = 1 << 60;
+const MAX_BYTES: u64 = 1 << 60;
 pub(super) const REMEDY: &str = "restore the file, or start a new run from the last checkpoint's hf folder by \
                       --model";
 
@@ -33,13 +33,21 @@ pub(super) struct TermFile {
     pub(super) path: PathBuf,
     /// The byte of the whole journal at which the file's records begin.
     pub(super) start: u64,
-    pub(super) header_bytes: u64,
+}
+
+/// A term that was begun: no learner before it acknowledges or publishes anything further.
+#[derive(Debug)]
+pub struct NewTerm {
+    pub(super) run_dir: PathBuf,
+    pub(super) number: u64,
+    pub(super) file: File,
+    pub(super) path: PathBuf,
 }
 
 impl TermFile {
     /// Returns the byte of the file at which byte `offset` of the journal stands.
     pub(super) fn position(&self, offset: u64) -> u64 {
-        self.header_bytes + (offset - self.start)
+        HEADER_BYTES + (offset - self.start)
     }
 }
 
@@ -48,14 +56,34 @@ pub(super) fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join(FOLDER)
 }
 
+fn file_of(folder: &Path, term: u64) -> PathBuf {
+    folder.join(format!("{term:06}.bin"))
+}
+
+/// Opens the file of groups that are copied from an object store, to append their records, and
+/// makes it if it is missing. Only before the first term of a run folder begins.
+pub(crate) fn open_copies(run_dir: &Path) -> Result<(File, PathBuf)> {
+    let folder = folder(run_dir);
+    fs::create_dir_all(&folder).at("create", &folder)?;
+    let path = file_of(&folder, TERM_OF_COPIES);
+    let mut options = OpenOptions::new();
+    let opened = options.create(true).append(true).open(&path);
+    let mut file = opened.at("open the journal", &path)?;
+    let metadata = file.metadata().at("read the journal", &path)?;
+    if metadata.len() == 0 {
+        write_header(&mut file, &path, 0)?;
+    }
+    Ok((file, path))
+}
+
 /// Begins a new term: creates its file, without header. From then on no earlier term
 /// acknowledges a group.
-pub(super) fn begin(run_dir: &Path) -> Result<(u64, File, PathBuf)> {
+pub(super) fn begin(run_dir: &Path) -> Result<NewTerm> {
     let folder = folder(run_dir);
     fs::create_dir_all(&folder).at("create", &folder)?;
     loop {
-        let term = newest(run_dir)? + 1;
-        let path = folder.join(format!("{term:06}.bin"));
+        let number = newest(run_dir)? + 1;
+        let path = file_of(&folder, number);
         let mut options = OpenOptions::new();
         match options.write(true).create_new(true).open(&path) {
             Ok(file) => {
@@ -63,7 +91,12 @@ pub(super) fn begin(run_dir: &Path) -> Result<(u64, File, PathBuf)> {
                 // the file itself.
                 durable::sync_parent(&path).at("sync the folder of", &path)?;
                 durable::sync_parent(&folder).at("sync the folder of", &folder)?;
-                return Ok((term, file, path));
+                return Ok(NewTerm {
+                    run_dir: run_dir.to_owned(),
+                    number,
+                    file,
+                    path,
+                });
             }
             // Another learner was faster. The next number is free.
             Err(fault) if fault.kind() == ErrorKind::AlreadyExists => {}
@@ -80,7 +113,6 @@ pub(super) fn write_header(file: &mut File, path: &Path, start: u64) -> Result<T
     Ok(TermFile {
         path: path.to_owned(),
         start,
-        header_bytes: HEADER_BYTES as u64,
     })
 }
 
@@ -96,17 +128,9 @@ pub(super) fn newest(run_dir: &Path) -> Result<u64> {
 /// Leaves out those of a learner that ended before it wrote the header.
 pub(super) fn files(run_dir: &Path) -> Result<Vec<TermFile>> {
     let mut files = Vec::new();
-    let path = run_dir.join(TERM_ZERO);
-    if path.try_exists().at("read the journal", &path)? {
-        files.push(TermFile {
-            path,
-            start: 0,
-            header_bytes: 0,
-        });
-    }
     let folder = folder(run_dir);
     for term in numbers(&folder)? {
-        files.extend(read_header(&folder.join(format!("{term:06}.bin")))?);
+        files.extend(read_header(&file_of(&folder, term))?);
     }
     let mut pairs = files.windows(2);
     match pairs.find(|pair| pair[1].start < pair[0].start) {
@@ -139,7 +163,7 @@ fn numbers(folder: &Path) -> Result<Vec<u64>> {
 }
 
 fn read_header(path: &Path) -> Result<Option<TermFile>> {
-    let mut header = [0; HEADER_BYTES];
+    let mut header = [0; HEADER_BYTES as usize];
     let mut file = File::open(path).at("open the journal", path)?;
     match file.read_exact(&mut header) {
         Err(fault) if fault.kind() == ErrorKind::UnexpectedEof => return Ok(None),
@@ -147,19 +171,18 @@ fn read_header(path: &Path) -> Result<Option<TermFile>> {
     }
     // A crash of the machine may leave the length of a file without its bytes. Its learner wrote no
     // record, since it syncs the header first.
-    if header == [0; HEADER_BYTES] {
+    if header == [0; HEADER_BYTES as usize] {
         return Ok(None);
     }
     let (magic, start) = header.split_at(MAGIC.len());
     let bytes = start.iter().rev();
     let start = bytes.fold(0, |sum, &byte| (sum << 8) | u64::from(byte));
-    if magic != MAGIC || start > MOST_BYTES {
+    if magic != MAGIC || start > MAX_BYTES {
         let reason = format!("is not a journal of this program; {REMEDY}");
         return Err(LearnerError::broken(path, reason));
     }
     Ok(Some(TermFile {
         path: path.to_owned(),
         start,
-        header_bytes: HEADER_BYTES as u64,
     }))
 }

@@ -1,9 +1,6 @@
 use std::fs::{self, OpenOptions};
 
-use super::{
-    terms::{MAGIC, TERM_ZERO},
-    *,
-};
+use super::{terms::MAGIC, *};
 
 fn group(group_index: u64) -> EncodedGroup {
     let request = SubmitRequest {
@@ -42,10 +39,8 @@ fn file(run_dir: &Path, number: u64) -> PathBuf {
     run_dir.join("journal").join(format!("{number:06}.bin"))
 }
 
-/// Earlier versions of the program wrote these records to `journal.bin`: a run folder of theirs
-/// resumes.
 #[test]
-fn the_format_stays_and_a_journal_without_terms_is_read() {
+fn the_format_stays_and_what_was_copied_is_read_before_the_first_term() {
     let run = tempfile::tempdir().unwrap();
     append(&mut open(run.path(), 0).unwrap().0, 7);
     let payload = [0x0a, 1, b'a', 0x10, 7, 0x18, 9];
@@ -58,12 +53,16 @@ fn the_format_stays_and_a_journal_without_terms_is_read() {
         [header, records.clone()].concat()
     );
 
-    let old = tempfile::tempdir().unwrap();
-    fs::write(old.path().join(TERM_ZERO), &records).unwrap();
-    let (mut journal, found) = opened(old.path(), 0);
-    assert_eq!(found, [(0, 7)]);
-    assert_eq!(append(&mut journal, 8), records.len() as u64);
-    assert_eq!(indices(old.path()), [7, 8]);
+    let fetched = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let (mut file, _) = open_copies(fetched.path()).unwrap();
+        file.write_all(&records).unwrap();
+    }
+    let (mut journal, found) = opened(fetched.path(), 0);
+    let length = records.len() as u64;
+    assert_eq!(found, [(0, 7), (length, 7)]);
+    assert_eq!(append(&mut journal, 8), 2 * length);
+    assert_eq!(indices(fetched.path()), [7, 7, 8]);
 }
 
 #[test]
@@ -118,7 +117,7 @@ fn a_learner_that_was_replaced_stops_and_its_last_group_does_not_count() {
 
 /// A learner that is killed after it began a term leaves a file without header.
 #[test]
-fn an_term_that_was_begun_only_replaces_the_one_before_and_has_no_groups() {
+fn a_term_that_was_begun_only_replaces_the_one_before_and_has_no_groups() {
     let run = tempfile::tempdir().unwrap();
     let (mut older, _) = opened(run.path(), 0);
     append(&mut older, 1);
@@ -182,7 +181,7 @@ fn a_torn_tail_of_any_length_is_left_out_and_appending_goes_on() {
 }
 
 #[test]
-fn a_changed_byte_or_a_hole_ends_an_term() {
+fn a_changed_byte_or_a_hole_ends_a_term() {
     let run = tempfile::tempdir().unwrap();
     let (mut journal, _) = opened(run.path(), 0);
     let offsets: Vec<u64> = (1..4).map(|index| append(&mut journal, index)).collect();

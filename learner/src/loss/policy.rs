@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use super::{
-    CispoStats, ClipRange, ClipStats, LossInput, LossSettings, LossStats, PolicyLoss, RatioLevel,
-    Ratios, SamplerCorrection, VespoWeights,
+    CispoStats, ClipStats, LossInput, LossSettings, LossStats, LossType, RatioLevel, Ratios,
+    SamplerCorrection, settings::ClipRange,
 };
 
 /// ln 1e-8 and 20: the bounds of VESPO's log weight.
@@ -31,39 +31,28 @@ pub(super) fn policy_terms(
 ) -> Vec<PolicyTerm> {
     let level = settings.ratio_level;
     let tokens = input.advantages.iter().zip(&ratios.values);
-    match settings.policy() {
-        PolicyLoss::Grpo(clip)
-        | PolicyLoss::Bnpo(clip)
-        | PolicyLoss::DrGrpo { clip, .. }
-        | PolicyLoss::Dapo(clip)
-        | PolicyLoss::Luspo(clip) => {
+    match settings.loss_type {
+        LossType::Grpo | LossType::Bnpo | LossType::DrGrpo | LossType::Dapo | LossType::Luspo => {
+            let clip = settings.clip();
             stats.clip = Some(clip_stats(input, clip, level, ratios));
             tokens.map(|(&a, &r)| clipped_term(a, r, clip)).collect()
         }
-        PolicyLoss::Sapo {
-            temperature_pos,
-            temperature_neg,
-        } => tokens
+        LossType::Sapo => tokens
             .map(|(&a, &r)| match a > 0.0 {
-                true => sapo_term(a, r, temperature_pos),
-                false => sapo_term(a, r, temperature_neg),
+                true => sapo_term(a, r, settings.sapo_temperature_pos),
+                false => sapo_term(a, r, settings.sapo_temperature_neg),
             })
             .collect(),
-        PolicyLoss::Cispo { ratio_cap } => {
+        LossType::Cispo => {
+            let ratio_cap = settings.clip_high.unwrap_or(f64::INFINITY);
             stats.cispo = Some(cispo_stats(input, ratio_cap, level, ratios));
             let logprobs = tokens.zip(input.logprobs);
             logprobs
                 .map(|((&a, &r), &logprob)| weighted_term(r.min(ratio_cap) * a, logprob))
                 .collect()
         }
-        PolicyLoss::Vespo(shape) => {
-            let phi = vespo_phi(
-                input,
-                shape,
-                settings.sampler_correction,
-                ratios,
-                corrections,
-            );
+        LossType::Vespo => {
+            let phi = vespo_phi(input, settings, ratios, corrections);
             stats.vespo_phi = Some(input.row_ranges().map(|row| mean_or(&phi[row], 1.0)).sum());
             let tokens = input.advantages.iter().zip(input.logprobs).zip(phi);
             tokens
@@ -118,15 +107,14 @@ fn weighted_term(weight: f64, logprob: f64) -> PolicyTerm {
 /// weight.
 fn vespo_phi(
     input: &LossInput<'_>,
-    shape: VespoWeights,
-    correction: SamplerCorrection,
+    settings: &LossSettings,
     ratios: &Ratios,
     corrections: &[f64],
 ) -> Vec<f64> {
     let (low, high) = VESPO_LOG_BOUNDS;
     // Each token has the correction of its row, but VESPO's weight takes it once.
     let by_row = matches!(
-        correction,
+        settings.sampler_correction,
         SamplerCorrection::SequenceMask | SamplerCorrection::SequenceTruncate
     );
     let mut out = Vec::with_capacity(ratios.logs.len());
@@ -142,8 +130,8 @@ fn vespo_phi(
         let log_w = (drift + mismatch).clamp(low, high);
         out.extend(row.map(|t| {
             let (k, lambda) = match input.advantages[t] >= 0.0 {
-                true => (shape.k_pos, shape.lambda_pos),
-                false => (shape.k_neg, shape.lambda_neg),
+                true => (settings.vespo_k_pos, settings.vespo_lambda_pos),
+                false => (settings.vespo_k_neg, settings.vespo_lambda_neg),
             };
             let phi = (lambda + k * log_w - lambda * log_w.exp()).exp();
             if phi.is_finite() { phi } else { 0.0 }

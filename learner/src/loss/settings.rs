@@ -1,16 +1,14 @@
-//! Settings of the policy loss: the options and defaults of TRL 1.16.0 under this project's names,
-//! with TRL's names as aliases.
+//! Settings of the policy loss: the options and defaults of TRL 1.16.0 under this project's names.
 //!
-//! Invariant: a number that the chosen loss does not use has its default. The code of the loss sees
-//! a [`PolicyLoss`], which holds the numbers of one loss only. Names and order of the fields are
-//! part of a run's fingerprint.
+//! Invariant: a number that the chosen loss does not use has its default. Names and order of the
+//! fields are part of a run's fingerprint.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
 use crate::{
-    bounds::{at_least_one, finite, positive, range},
+    bounds::{count, finite, positive, range},
     error::{LearnerError, Result},
 };
 
@@ -39,63 +37,16 @@ pub enum LossType {
     Vespo,
 }
 
-/// A loss with the numbers that belong to it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum PolicyLoss {
-    /// See [`LossType::Grpo`].
-    Grpo(ClipRange),
-    /// See [`LossType::Bnpo`].
-    Bnpo(ClipRange),
-    /// See [`LossType::DrGrpo`].
-    DrGrpo {
-        /// The clip.
-        clip: ClipRange,
-        /// Divisor of a row's sum, in tokens.
-        length: Option<u32>,
-    },
-    /// See [`LossType::Dapo`].
-    Dapo(ClipRange),
-    /// See [`LossType::Cispo`].
-    Cispo {
-        /// Largest importance weight.
-        ratio_cap: f64,
-    },
-    /// See [`LossType::Sapo`].
-    Sapo {
-        /// Steepness of the gate where the advantage is positive.
-        temperature_pos: f64,
-        /// Steepness elsewhere.
-        temperature_neg: f64,
-    },
-    /// See [`LossType::Luspo`].
-    Luspo(ClipRange),
-    /// See [`LossType::Vespo`].
-    Vespo(VespoWeights),
-}
-
 /// Bounds of the importance ratio (PPO's clip).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ClipRange {
+#[derive(Clone, Copy)]
+pub(super) struct ClipRange {
     /// Least ratio that is not clipped.
-    pub low: f64,
+    pub(super) low: f64,
     /// Largest ratio that is not clipped.
-    pub high: f64,
+    pub(super) high: f64,
     /// Cap of the ratio where the clip does not apply (two-sided clipping, arXiv:2505.07291);
     /// infinite if there is none.
-    pub delta: f64,
-}
-
-/// Shape of VESPO's sequence weight.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct VespoWeights {
-    /// k where the advantage is not negative.
-    pub k_pos: f64,
-    /// lambda where the advantage is not negative.
-    pub lambda_pos: f64,
-    /// k where the advantage is negative.
-    pub k_neg: f64,
-    /// lambda where the advantage is negative.
-    pub lambda_neg: f64,
+    pub(super) delta: f64,
 }
 
 /// Whether a ratio belongs to a token or to its whole row.
@@ -131,49 +82,35 @@ pub enum SamplerCorrection {
 #[serde(default, deny_unknown_fields)]
 pub struct LossSettings {
     /// The loss.
-    #[serde(alias = "type")]
     pub loss_type: LossType,
     /// The ratio is clipped below 1 - `clip_low`. For losses that clip. TRL: `epsilon`.
-    #[serde(alias = "epsilon")]
     #[default(0.2)]
     pub clip_low: f64,
     /// The ratio is clipped above 1 + `clip_high`; absent: `clip_low`. For losses that clip. For
     /// `cispo` the largest importance weight, which must be given. TRL: `epsilon_high`.
-    #[serde(alias = "epsilon_high")]
     pub clip_high: Option<f64>,
     /// Divisor of a row's sum, in tokens; absent: `rollout.max_context_tokens`. For `dr_grpo`. TRL:
     /// `max_completion_length`.
-    // Not written where absent, so that a run without it keeps its fingerprint.
-    #[serde(
-        alias = "max_completion_length",
-        skip_serializing_if = "Option::is_none"
-    )]
     pub dr_grpo_length: Option<u32>,
     /// Cap of the ratio where the clip does not apply (two-sided clipping); absent: none. For
     /// losses that clip.
     pub delta: Option<f64>,
     /// Whether a ratio belongs to a token or to its whole row. TRL: `importance_sampling_level`.
-    #[serde(alias = "importance_sampling_level")]
     pub ratio_level: RatioLevel,
     /// Weight of the KL divergence to the reference policy (estimator k3); 0 loads no reference.
     /// TRL: `beta`.
-    #[serde(alias = "beta")]
     pub kl_coef: f64,
     /// Whether the KL divergence is multiplied by the differentiable ratio. TRL:
     /// `use_bias_correction_kl`.
-    #[serde(alias = "use_bias_correction_kl")]
     #[default(true)]
     pub kl_bias_correction: bool,
     /// Correction of the mismatch between learner and sampler. It has no effect where
     /// `ratio_against` is `sampler`, since the ratio then contains the mismatch and the clip bounds
     /// it. TRL: `vllm_importance_sampling_mode`.
-    #[serde(alias = "vllm_importance_sampling_mode")]
     pub sampler_correction: SamplerCorrection,
     /// Lower bound of the correction; absent: none. TRL: `vllm_importance_sampling_clip_min`.
-    #[serde(alias = "vllm_importance_sampling_clip_min")]
     pub sampler_clip_min: Option<f64>,
     /// Upper bound of the correction; absent: none. TRL: `vllm_importance_sampling_clip_max`.
-    #[serde(alias = "vllm_importance_sampling_clip_max")]
     #[default(Some(3.0))]
     pub sampler_clip_max: Option<f64>,
     /// Rows of negative advantage whose mean log-probability fell by more than this have no loss;
@@ -210,39 +147,17 @@ pub struct LossSettings {
 }
 
 impl LossSettings {
-    /// Returns the loss with the numbers that belong to it.
-    pub fn policy(&self) -> PolicyLoss {
-        let clip = ClipRange {
+    /// Returns the bounds of the ratio, for losses that clip.
+    pub(super) fn clip(&self) -> ClipRange {
+        ClipRange {
             low: 1.0 - self.clip_low,
             high: 1.0 + self.clip_high.unwrap_or(self.clip_low),
             delta: self.delta.unwrap_or(f64::INFINITY),
-        };
-        match self.loss_type {
-            LossType::Grpo => PolicyLoss::Grpo(clip),
-            LossType::Bnpo => PolicyLoss::Bnpo(clip),
-            LossType::DrGrpo => PolicyLoss::DrGrpo {
-                clip,
-                length: self.dr_grpo_length,
-            },
-            LossType::Dapo => PolicyLoss::Dapo(clip),
-            LossType::Cispo => PolicyLoss::Cispo {
-                ratio_cap: self.clip_high.unwrap_or(f64::INFINITY),
-            },
-            LossType::Sapo => PolicyLoss::Sapo {
-                temperature_pos: self.sapo_temperature_pos,
-                temperature_neg: self.sapo_temperature_neg,
-            },
-            LossType::Luspo => PolicyLoss::Luspo(clip),
-            LossType::Vespo => PolicyLoss::Vespo(VespoWeights {
-                k_pos: self.vespo_k_pos,
-                lambda_pos: self.vespo_lambda_pos,
-                k_neg: self.vespo_k_neg,
-                lambda_neg: self.vespo_lambda_neg,
-            }),
         }
     }
 
-    /// Checks every number; the error names the field and what it may be.
+    /// Checks every number, and refuses numbers that the loss does not use. The error names the
+    /// field and what it may be.
     pub fn validate(&self) -> Result<()> {
         if self.loss_type == LossType::Cispo && self.clip_high.is_none() {
             let problem =
@@ -253,8 +168,8 @@ impl LossSettings {
         range("loss.clip_low", self.clip_low, 0.0, 1.0)?;
         let high = self.clip_high.unwrap_or(self.clip_low);
         range("loss.clip_high", high, 0.0, most)?;
-        let length = self.dr_grpo_length.unwrap_or(1);
-        at_least_one("loss.dr_grpo_length", length.into())?;
+        let length = self.dr_grpo_length.unwrap_or(1).into();
+        count("loss.dr_grpo_length", length, u32::MAX.into())?;
         range("loss.kl_coef", self.kl_coef, 0.0, most)?;
         range("loss.entropy_coef", self.entropy_coef, 0.0, most)?;
         let quantile = self.top_entropy_quantile;
@@ -276,12 +191,12 @@ impl LossSettings {
         finite("loss.vespo_k_pos", self.vespo_k_pos)?;
         finite("loss.vespo_lambda_pos", self.vespo_lambda_pos)?;
         finite("loss.vespo_k_neg", self.vespo_k_neg)?;
-        finite("loss.vespo_lambda_neg", self.vespo_lambda_neg)
+        finite("loss.vespo_lambda_neg", self.vespo_lambda_neg)?;
+        self.refuse_unused()
     }
 
-    /// Refuses numbers that the loss does not use, or that make no sense for it. [`Self::validate`]
-    /// accepts them: settings of earlier versions may hold them.
-    pub fn refuse_unused(&self) -> Result<()> {
+    /// Refuses numbers that the loss does not use, or that make no sense for it.
+    fn refuse_unused(&self) -> Result<()> {
         use LossType::{Cispo, DrGrpo, Sapo, Vespo};
         let (loss, default) = (self.loss_type, Self::default());
         let clips = ![Cispo, Sapo, Vespo].contains(&loss);
@@ -314,15 +229,12 @@ impl LossSettings {
     /// before accumulation factors. `context_tokens` is the length of `dr_grpo` where the settings
     /// have none.
     pub fn divisor(&self, completions: f64, tokens: f64, context_tokens: u32) -> f64 {
-        match self.policy() {
-            PolicyLoss::Grpo(_) | PolicyLoss::Sapo { .. } | PolicyLoss::Luspo(_) => completions,
-            PolicyLoss::DrGrpo { length, .. } => {
-                completions * f64::from(length.unwrap_or(context_tokens))
+        match self.loss_type {
+            LossType::Grpo | LossType::Sapo | LossType::Luspo => completions,
+            LossType::DrGrpo => {
+                completions * f64::from(self.dr_grpo_length.unwrap_or(context_tokens))
             }
-            PolicyLoss::Bnpo(_)
-            | PolicyLoss::Dapo(_)
-            | PolicyLoss::Cispo { .. }
-            | PolicyLoss::Vespo(_) => tokens.max(1.0),
+            LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => tokens.max(1.0),
         }
     }
 

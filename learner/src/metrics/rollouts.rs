@@ -39,7 +39,7 @@ pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -
 
 /// Counts the tokens of all groups as TRL does: the prompt and the sampled tokens of each
 /// trajectory. Tool results are not among them, nor what a later segment repeats.
-pub fn tokens(groups: &StepGroups) -> u64 {
+pub(crate) fn tokens(groups: &StepGroups) -> u64 {
     let groups = groups.kept.iter().chain(&groups.left_out);
     let trajectories = groups.flat_map(|group| &group.trajectories);
     let counts = trajectories.map(|it| prompt_tokens(it) + sampled_tokens(it));
@@ -69,7 +69,7 @@ fn tokens_of(groups: &[Arc<Group>]) -> u64 {
 
 /// Returns whether the token limit cut a turn of the trajectory. Its episode may go on after that,
 /// whereas in TRL it would end.
-pub fn is_truncated(trajectory: &Trajectory) -> bool {
+pub(crate) fn is_truncated(trajectory: &Trajectory) -> bool {
     trajectory.turns.iter().any(|turn| turn.truncated)
 }
 

@@ -7,7 +7,7 @@
 //!
 //! An entry is a line of JSON, and for groups their records in the journal behind it.
 
-use std::{fs::OpenOptions, io::Write as _, path::Path, time::Duration};
+use std::{io::Write as _, path::Path, time::Duration};
 
 use ::object_store::{Error as StoreError, ObjectStoreExt as _, PutMode, PutOptions};
 use bytes::Bytes;
@@ -18,9 +18,9 @@ use tokio::runtime::Handle;
 
 use super::{ObjectStorage, transfer};
 use crate::{
-    checkpoint::LATEST,
+    checkpoint::{CHECKPOINTS, LATEST},
     error::{AtPath as _, LearnerError, Result},
-    journal::TERM_ZERO,
+    journal::open_copies,
 };
 
 /// The number of entries that are read at once.
@@ -28,7 +28,6 @@ const READ_AHEAD: usize = 16;
 /// How often an entry is put again, and the pause before.
 const ATTEMPTS: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(2);
-const CHECKPOINTS: &str = "checkpoints";
 
 /// One entry without its records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -298,12 +297,7 @@ impl ObjectLog {
     }
 
     async fn copy_entries(&mut self, names: Vec<String>, run_dir: &Path) -> Result<()> {
-        let journal = run_dir.join(TERM_ZERO);
-        let mut file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&journal)
-            .at("open", &journal)?;
+        let (mut file, journal) = open_copies(run_dir)?;
         let storage = self.storage.clone();
         let bodies = names.into_iter().map(|file_name| {
             let storage = &storage;

@@ -73,7 +73,9 @@ impl ObjectStorage {
             problem,
         };
         let url = url::Url::parse(address).map_err(|error| wrong(error.to_string()))?;
-        let variables = std::env::vars()
+        // Others need not be text.
+        let variables = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .filter(|(name, _)| VARIABLES.iter().any(|prefix| name.starts_with(prefix)));
         let times = [("timeout", REQUEST_TIMEOUT), ("read_timeout", READ_TIMEOUT)];
         let times = times.map(|(key, value)| (key.to_owned(), value.to_owned()));
@@ -238,7 +240,8 @@ mod tests {
         storage.fetch(copy.path()).await.unwrap();
         let state = copy.path().join("checkpoints/step_3/state.json");
         assert_eq!(std::fs::read_to_string(state).unwrap(), "3");
-        let journal = std::fs::read(copy.path().join("journal.bin")).unwrap();
-        assert_eq!(journal, b"records".repeat(4));
+        let journal = std::fs::read(copy.path().join("journal/000000.bin")).unwrap();
+        let header = [b"SQLENVJ1".as_slice(), &[0; 8]].concat();
+        assert_eq!(journal, [header, b"records".repeat(4)].concat());
     }
 }

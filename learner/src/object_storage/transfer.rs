@@ -18,12 +18,16 @@ use tokio::{
 };
 
 use super::ObjectStorage;
-use crate::error::{AtPath as _, Result};
+use crate::{
+    checkpoint::{CHECKPOINTS, files_below},
+    error::{AtPath as _, Result},
+    journal::FOLDER,
+};
 
 /// The number of files that are copied at once.
 const AT_ONCE: usize = 4;
 /// What the log covers, or belongs to one machine.
-const NOT_FILES: [&str; 4] = ["log", "journal", "journal.bin", "checkpoints"];
+const NOT_FILES: [&str; 3] = ["log", FOLDER, CHECKPOINTS];
 
 /// Uploads every file below `folder` to `name`.
 pub(super) async fn upload(storage: &ObjectStorage, folder: &Path, name: &str) -> Result<()> {
@@ -170,25 +174,4 @@ async fn download_all(
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await
-}
-
-/// Returns the files below a folder, without what lies in entries directly in it that `is_wanted`
-/// refuses.
-fn files_below(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(inner) = folders.pop() {
-        for entry in std::fs::read_dir(&inner).at("read", &inner)? {
-            let entry = entry.at("read", &inner)?;
-            let (path, name) = (entry.path(), entry.file_name());
-            if inner == folder && !is_wanted(&name.to_string_lossy()) {
-                continue;
-            }
-            match path.is_dir() {
-                true => folders.push(path),
-                false => files.push(path),
-            }
-        }
-    }
-    Ok(files)
 }

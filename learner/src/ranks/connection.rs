@@ -15,7 +15,6 @@ use proto::{
 };
 use safetensors::View as _;
 use tokio::{runtime::Handle, sync::mpsc};
-use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 
 use super::{
     MicroBatchStatistics,
@@ -159,7 +158,10 @@ impl RankConnection {
         // lie unread before the end.
         let began = now();
         while self.is_gone() && now() - began < LINGER {
-            if let Err(fault) = self.receive() {
+            let Some(received) = self.stream.receive_within(LINGER) else {
+                break;
+            };
+            if let Err(fault) = self.part_of(received) {
                 return fault;
             }
         }
@@ -168,6 +170,11 @@ impl RankConnection {
 
     pub(super) fn receive(&mut self) -> Result<train_request::Part> {
         let received = self.stream.receive();
+        self.part_of(received)
+    }
+
+    /// Returns what was received, or the error with the reason that the rank cannot continue.
+    fn part_of(&self, received: Result<TrainRequest, String>) -> Result<train_request::Part> {
         match received.map_err(|problem| self.fault(problem))?.part {
             Some(train_request::Part::Fault(reason)) => {
                 Err(self.fault(format!("cannot continue: {reason}")))
@@ -183,7 +190,7 @@ impl RankConnection {
     }
 
     pub(super) fn receive_statistics(&mut self) -> Result<Vec<MicroBatchStatistics>> {
-        let train_request::Part::Figures(statistics) = self.receive()? else {
+        let train_request::Part::Statistics(statistics) = self.receive()? else {
             return Err(self.unexpected("its statistics"));
         };
         let decode = |bytes: &Vec<u8>| MicroBatchStatistics::decode(&bytes[..]);
@@ -279,24 +286,6 @@ impl Peer for LeaderConnection {
     fn fault(&self, problem: String) -> LearnerError {
         LearnerError::Leader(problem)
     }
-}
-
-/// Creates both ends of a stream within this process.
-pub(super) fn in_process(
-    rank: usize,
-    timeout: Duration,
-    runtime: &Handle,
-) -> (RankConnection, LeaderConnection) {
-    let (to_rank, from_leader) = mpsc::channel(DEPTH);
-    let (to_leader, from_rank) = mpsc::channel(DEPTH);
-    let from_rank = Box::pin(ReceiverStream::new(from_rank).map(Ok));
-    let from_leader = Box::pin(ReceiverStream::new(from_leader).map(Ok));
-    let mut other = RankConnection::new(to_rank, from_rank, timeout, runtime.clone());
-    other.rank = rank;
-    (
-        other,
-        LeaderConnection::new(to_leader, from_leader, runtime.clone()),
-    )
 }
 
 #[cfg(test)]

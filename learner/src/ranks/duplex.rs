@@ -16,7 +16,7 @@ use crate::clock::now;
 /// a reason.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 /// The rate at which a rank must send and receive weights and gradients, at least.
-const LEAST_BYTES_PER_SECOND: f64 = (16 << 20) as f64;
+const MIN_BYTES_PER_SECOND: f64 = (16 << 20) as f64;
 
 pub(super) type Incoming<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -60,7 +60,7 @@ impl<Out, In> Duplex<Out, In> {
     /// Adds the time that so many bytes may take.
     pub(super) fn allow(&mut self, bytes: usize) {
         if let Some(patience) = &mut self.patience {
-            let time = Duration::from_secs_f64(bytes as f64 / LEAST_BYTES_PER_SECOND);
+            let time = Duration::from_secs_f64(bytes as f64 / MIN_BYTES_PER_SECOND);
             patience.left = patience.left.saturating_add(time);
         }
     }
@@ -76,22 +76,28 @@ impl<Out, In> Duplex<Out, In> {
 
     pub(super) fn receive(&mut self) -> Result<In, String> {
         match within(&self.runtime, &mut self.patience, self.incoming.next()) {
-            Some(Some(Ok(message))) => Ok(message),
-            Some(Some(Err(status))) => Err(format!("is gone: {}", status.message())),
-            Some(None) => Err("is gone: its connection ended".to_owned()),
+            Some(next) => received(next),
             None => Err(self.timed_out("is silent")),
         }
+    }
+
+    /// Receives what comes within `limit`, if anything does.
+    pub(super) fn receive_within(&mut self, limit: Duration) -> Option<Result<In, String>> {
+        let next = self.incoming.next();
+        let next = self
+            .runtime
+            .block_on(async { time::timeout(limit, next).await });
+        next.ok().map(received)
     }
 
     /// Waits for the other side to end the connection, which means that it has read what was sent.
     pub(super) fn linger(&mut self) {
         let incoming = &mut self.incoming;
         let ended = async { while let Some(Ok(_)) = incoming.next().await {} };
-        let mut patience = Some(Patience {
-            limit: LINGER,
-            left: LINGER,
-        });
-        if within(&self.runtime, &mut patience, ended).is_none() {
+        let ended = self
+            .runtime
+            .block_on(async { time::timeout(LINGER, ended).await });
+        if ended.is_err() {
             tracing::debug!("the other side has not ended the connection");
         }
     }
@@ -102,6 +108,15 @@ impl<Out, In> Duplex<Out, In> {
         format!(
             "{what}: rank 0 has waited {seconds} s in this step (learner.ranks.timeout_seconds)"
         )
+    }
+}
+
+/// Returns the message that a stream gave, or what is wrong with the other side.
+fn received<In>(next: Option<Result<In, Status>>) -> Result<In, String> {
+    match next {
+        Some(Ok(message)) => Ok(message),
+        Some(Err(status)) => Err(format!("is gone: {}", status.message())),
+        None => Err("is gone: its connection ended".to_owned()),
     }
 }
 

@@ -28,7 +28,6 @@ use super::{
     BASE, RankRole, Ranks, STATE,
     connection::{DEPTH, LeaderConnection, Peer as _},
     nccl::Nccl,
-    registry::VERSION,
 };
 use crate::{
     clock::now,
@@ -36,6 +35,7 @@ use crate::{
     error::{LearnerError, Result},
     group::GroupRules,
     metrics::{self, RANK_TRAINING, RANK_WAITING, Stopwatch},
+    server::identity::VERSION,
     trainer::Trainer,
 };
 
@@ -165,6 +165,14 @@ fn prepare(leader: &mut LeaderConnection, options: &RankOptions) -> Result<Optio
     };
     let config: LearnerConfig = serde_json::from_str(&welcome.settings)
         .map_err(|fault| leader.fault(format!("sent settings that cannot be decoded: {fault}")))?;
+    let usable = config.validate();
+    usable.map_err(|fault| leader.fault(format!("sent settings that cannot be used: {fault}")))?;
+    let (rank, count) = (welcome.rank as usize, welcome.ranks as usize);
+    if count != config.ranks.count || !(1..count).contains(&rank) {
+        let wanted = config.ranks.count;
+        let problem = format!("made this process rank {rank} of {count}, in a run of {wanted}");
+        return Err(leader.fault(problem));
+    }
     let dtype = DType::from_str(&welcome.dtype)
         .map_err(|fault| leader.fault(format!("sent an unknown dtype: {fault}")))?;
     let weights = Weights::from_bytes(&leader.receive_bytes(BASE, None)?, &options.device, dtype)?;
@@ -206,4 +214,61 @@ fn all_steps(joined: &mut JoinedRank, device: &Device) -> Result<()> {
         tracing::info!(step = version + 1, "step made");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::v1::TrainResponse;
+
+    use super::*;
+    use crate::ranks::RankSettings;
+
+    /// The settings of a run of three ranks.
+    fn settings() -> LearnerConfig {
+        let ranks = RankSettings {
+            count: 3,
+            ..RankSettings::default()
+        };
+        LearnerConfig {
+            ranks,
+            ..LearnerConfig::default()
+        }
+    }
+
+    /// Returns what a rank says of this welcome, after which it would need the weights.
+    async fn fault_of(rank: u32, ranks: u32, config: &LearnerConfig) -> String {
+        let welcome = RankWelcome {
+            rank,
+            ranks,
+            settings: serde_json::to_string(config).unwrap(),
+            dtype: "f32".to_owned(),
+            ..RankWelcome::default()
+        };
+        let part = Some(train_response::Part::Welcome(welcome));
+        let sent = tokio_stream::iter([Ok(TrainResponse { part })]);
+        let (sender, _receiver) = mpsc::channel(DEPTH);
+        let mut leader = LeaderConnection::new(sender, Box::pin(sent), Handle::current());
+        let options = RankOptions {
+            device: Device::Cpu,
+            threads: 1,
+            timeout: Duration::ZERO,
+        };
+        let prepared = move || prepare(&mut leader, &options).map(|_| ()).unwrap_err();
+        let fault = tokio::task::spawn_blocking(prepared).await.unwrap();
+        fault.to_string()
+    }
+
+    #[tokio::test]
+    async fn a_welcome_that_does_not_add_up_is_refused() {
+        for (rank, ranks) in [(1, 0), (1, 1), (0, 3), (3, 3), (1, 2), (u32::MAX, u32::MAX)] {
+            let fault = fault_of(rank, ranks, &settings()).await;
+            assert!(fault.contains("in a run of 3"), "{fault}");
+        }
+        let mut unusable = settings();
+        unusable.group_size = 0;
+        let fault = fault_of(1, 3, &unusable).await;
+        assert!(fault.contains("group_size"), "{fault}");
+        let fault = fault_of(2, 3, &settings()).await;
+        assert!(fault.contains("its connection ended"), "{fault}");
+    }
 }

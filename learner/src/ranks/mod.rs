@@ -10,8 +10,6 @@
 
 mod connection;
 mod duplex;
-#[cfg(fuzzing)]
-mod fuzzing;
 mod join;
 #[cfg_attr(not(feature = "nccl"), path = "without_nccl.rs")]
 mod nccl;
@@ -28,11 +26,12 @@ use prost::{Message as _, bytes::Bytes};
 use proto::{
     EncodedGroup,
     v1::{
-        Finished, RankDigest, RankFigures, RankStep, RankWelcome, ReduceNow, train_request,
-        train_response,
+        Finished, RankDigest, RankStatistics, RankStep, RankWelcome, ReduceNow, TrainRequest,
+        TrainResponse, train_request, train_response,
     },
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::mpsc};
+use tokio_stream::{Stream, StreamExt as _};
 
 pub use join::{RankOptions, join};
 pub(crate) use registry::{RankRegistry, model_files};
@@ -91,23 +90,46 @@ enum RankRole {
 }
 
 impl Ranks {
-    /// Connects `count` ranks in this process, rank 0 first, each for a thread of its own. Must be
-    /// called inside a runtime.
-    pub fn in_process(count: usize, timeout: Duration) -> Vec<Self> {
-        let (members, leaders): (Vec<_>, Vec<_>) = (1..count)
-            .map(|rank| connection::in_process(rank, timeout, &Handle::current()))
-            .unzip();
-        let member = |(rank, leader)| RankRole::Member {
+    /// Returns rank 0 of a run whose other ranks, in order, send these messages and are sent what
+    /// it says. For tests and fuzz targets. Must be called inside a runtime.
+    #[doc(hidden)]
+    pub fn leader_of<S>(
+        others: impl IntoIterator<Item = (S, mpsc::Sender<TrainResponse>)>,
+        timeout: Duration,
+    ) -> Self
+    where
+        S: Stream<Item = TrainRequest> + Send + 'static,
+    {
+        let connect = |(rank, (messages, sender)): (usize, (S, _))| {
+            let incoming = Box::pin(messages.map(Ok));
+            let mut other = RankConnection::new(sender, incoming, timeout, Handle::current());
+            other.rank = rank;
+            other
+        };
+        let others = (1..).zip(others).map(connect);
+        Self {
+            role: RankRole::Leader(others.collect()),
+            nccl: None,
+        }
+    }
+
+    /// Returns another rank, by its number and the number of ranks, of a run whose rank 0 sends
+    /// these messages and is sent what the rank says. For tests and fuzz targets. Must be called
+    /// inside a runtime.
+    #[doc(hidden)]
+    pub fn member_of(
+        (rank, count): (usize, usize),
+        messages: impl Stream<Item = TrainResponse> + Send + 'static,
+        sender: mpsc::Sender<TrainRequest>,
+    ) -> Self {
+        let incoming = Box::pin(messages.map(Ok));
+        let leader = LeaderConnection::new(sender, incoming, Handle::current());
+        let role = RankRole::Member {
             rank,
             count,
             leader,
         };
-        let roles = (1..).zip(leaders).map(member);
-        [RankRole::Leader(members)]
-            .into_iter()
-            .chain(roles)
-            .map(|role| Self { role, nccl: None })
-            .collect()
+        Self { role, nccl: None }
     }
 
     /// Returns this rank's number, from 0.
@@ -274,7 +296,8 @@ impl Ranks {
             RankRole::Member { leader, .. } => {
                 let encoded = statistics.iter().map(MicroBatchStatistics::encode_to_vec);
                 let micro_batches = encoded.collect();
-                leader.send(train_request::Part::Figures(RankFigures { micro_batches }))?;
+                let sent = RankStatistics { micro_batches };
+                leader.send(train_request::Part::Statistics(sent))?;
                 if is_nccl {
                     // A rank that fails before this message is named; within NCCL it could not be.
                     let train_response::Part::Reduce(_) = leader.receive()? else {

@@ -32,11 +32,8 @@ use crate::{
     Learner,
     clock::now,
     error::{LearnerError, Result},
-    server_config::seconds,
+    server::identity::VERSION,
 };
-
-/// The program's version. Ranks of different versions may compute different bits.
-pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// How often the learner checks whether a waiting rank has disconnected. The check is a poll,
 /// because a closed stream does not wake the condition variable.
@@ -171,7 +168,7 @@ impl ranks_server::Ranks for Learner {
         request: Request<Streaming<TrainRequest>>,
     ) -> Result<Response<Self::TrainStream>, Status> {
         let mut incoming = request.into_inner();
-        let limit = seconds(self.context.config.server.header_seconds);
+        let limit = Duration::from_secs_f64(self.context.config.server.header_seconds);
         let first = timeout(limit, incoming.message()).await.map_err(|_| {
             Status::deadline_exceeded(
                 "the rank sent no hello in time (learner.server.header_seconds)",
@@ -182,6 +179,7 @@ impl ranks_server::Ranks for Learner {
                 "the first message of a rank must be its hello",
             ));
         };
+        // Ranks of different versions may compute different bits.
         if hello.version != VERSION {
             return Err(Status::failed_precondition(format!(
                 "the rank is sqlenv {}, the learner {VERSION}; start the same program everywhere",

@@ -7,9 +7,12 @@ use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
 use crate::{
-    bounds::at_least_one,
+    bounds::count,
     error::{LearnerError, Result},
 };
+
+/// The most ranks of a run.
+const MAX_RANKS: u64 = 1 << 12;
 
 /// Settings of a run's ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, SmartDefault)]
@@ -59,8 +62,9 @@ impl RankSettings {
     }
 
     pub(crate) fn validate(&self) -> Result<()> {
-        at_least_one("ranks.count", self.count as u64)?;
-        at_least_one("ranks.timeout_seconds", self.timeout_seconds.into())?;
+        count("ranks.count", self.count as u64, MAX_RANKS)?;
+        let seconds = self.timeout_seconds.into();
+        count("ranks.timeout_seconds", seconds, u32::MAX.into())?;
         match self.reduce == ReduceBy::Nccl && !cfg!(feature = "nccl") {
             true => Err(LearnerError::setting(
                 "ranks.reduce",

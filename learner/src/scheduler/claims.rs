@@ -3,29 +3,24 @@
 use std::time::Duration;
 
 use super::{Claim, GroupState, Lease, Scheduler, SchedulerSettings};
+
 /// An actor that holds its share leaves the others the first chance to take theirs for the last
-/// step's time divided by this, and not longer than [`MOST_SHARE_TIME`]: the time contains waits.
+/// step's time divided by this, and not longer than [`MAX_SHARE_TIME`]: the time contains waits.
 const SHARE_TIME_DIVISOR: u32 = 10;
-const MOST_SHARE_TIME: Duration = Duration::from_secs(10);
+const MAX_SHARE_TIME: Duration = Duration::from_secs(10);
 
 impl Scheduler {
-    /// Returns when the next lease expires, which may turn a claim's [`Claim::Wait`] into a group.
-    pub fn next_expiry(&self, now: Duration) -> Option<Duration> {
-        let leased = self.groups.values().filter(|state| state.is_leased(now));
-        leased.map(|state| state.work.free_from()).min()
-    }
-
     /// Claims a group for an actor that holds the weights of `actor_version`. A claim is refused by
     /// any other variant than [`Claim::Group`].
     pub fn claim(&mut self, now: Duration, actor_id: &str, actor_version: u64) -> Claim {
         self.note_expired(now);
         let Some((group_index, min_policy_version)) = self.open_group(now) else {
-            return Claim::Wait;
+            return Claim::Wait(self.next_expiry(now));
         };
-        if self.leases_of(actor_id, now) >= self.leases.max_per_actor()
-            || now < self.first_chance(now, group_index, actor_id)
-        {
-            return Claim::Wait;
+        let chance = self.first_chance(now, group_index, actor_id);
+        if chance > now || self.leases_of(actor_id, now) >= self.leases.max_per_actor() {
+            let chance = Some(chance).filter(|chance| *chance > now);
+            return Claim::Wait(chance.into_iter().chain(self.next_expiry(now)).min());
         }
         // The staleness gate: work sampled with older weights would be too old when its step trains
         // on it.
@@ -35,11 +30,10 @@ impl Scheduler {
         Claim::Group(self.lease(now, group_index, min_policy_version, actor_id))
     }
 
-    /// Returns when an actor that a [`Claim::Wait`] held back may claim again without any other
-    /// event; none if nothing holds it back.
-    pub fn held_back_until(&self, now: Duration, actor_id: &str) -> Option<Duration> {
-        let (group_index, _) = self.open_group(now)?;
-        Some(self.first_chance(now, group_index, actor_id)).filter(|chance| *chance > now)
+    /// Returns when the next lease expires, which may free a group.
+    fn next_expiry(&self, now: Duration) -> Option<Duration> {
+        let leased = self.groups.values().filter(|state| state.is_leased(now));
+        leased.map(|state| state.work.free_from()).min()
     }
 
     fn lease(
@@ -49,9 +43,6 @@ impl Scheduler {
         min_policy_version: u64,
         actor_id: &str,
     ) -> Lease {
-        if self.groups.contains_key(&group_index) {
-            self.expired_leases += 1;
-        }
         let work = &mut self.groups.entry(group_index).or_default().work;
         let lease_id = work.lease(now, &mut self.leases, actor_id);
         Lease {
@@ -64,8 +55,10 @@ impl Scheduler {
 
     /// Notes whose leases have expired.
     pub(super) fn note_expired(&mut self, now: Duration) {
-        let unfinished = self.groups.values_mut().filter(|it| it.summary.is_none());
-        unfinished.for_each(|state| state.work.note_expiry(now, &mut self.leases));
+        for state in self.groups.values_mut().filter(|it| it.summary.is_none()) {
+            let has_expired = state.work.note_expiry(now, &mut self.leases);
+            self.expired_leases += u64::from(has_expired);
+        }
     }
 
     /// Returns how many leases of an actor have not expired.
@@ -84,7 +77,7 @@ impl Scheduler {
             true => chance,
             false => {
                 let share_time = self.last_step_time / SHARE_TIME_DIVISOR;
-                chance.max(self.began + share_time.min(MOST_SHARE_TIME))
+                chance.max(self.began + share_time.min(MAX_SHARE_TIME))
             }
         }
     }

@@ -28,8 +28,8 @@ pub enum Claim {
     /// The actor rolls out this group.
     Group(Lease),
     /// Nothing can be handed out now: the batch is complete, all that is missing is leased, or all
-    /// steps are made.
-    Wait,
+    /// steps are made. Time alone may change that at this time.
+    Wait(Option<Duration>),
     /// There is work, but not for the version that the actor holds: it is too old, or this learner
     /// has not made it (after a restart from an older checkpoint).
     OtherVersion,

@@ -85,8 +85,8 @@ impl Scheduler {
     /// Returns whether the group was handed out for the step before, which may have been made
     /// without it.
     fn was_given_before(&self, submission: Submission<'_>) -> bool {
-        let holders = self.made.get(&submission.group_index);
-        holders.is_some_and(|it| it.was_given(submission.lease_id, submission.actor_id))
+        let work = self.made.get(&submission.group_index);
+        work.is_some_and(|it| it.was_given(submission.lease_id, submission.actor_id))
     }
 
     /// Ends a lease, so that the group is handed out again, unless another actor holds it by now.

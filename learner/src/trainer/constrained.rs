@@ -11,7 +11,7 @@ use super::{LossRows, Trainer};
 use crate::{
     batch::Sample,
     error::{LearnerError, Result},
-    refusals::{RefusalReason, RefusedGroup},
+    server::refusals::{RefusalReason, RefusedGroup},
 };
 
 impl Trainer {

@@ -7,7 +7,7 @@
 //! each cuts the same micro-batches and computes its share of them.
 
 mod constrained;
-mod suspects;
+mod refused_groups;
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use policy::{Constrainer, Decoder, DecoderMode, Model, ops::LogprobGradients};
 
 use crate::{
     advantage::advantages,
-    batch::{LEAST_WORKERS, MicroBatch, Prefixes, Sample, micro_batches_for},
+    batch::{MIN_WORKERS, MicroBatch, Prefixes, Sample, micro_batches_for},
     config::{LearnerConfig, RatioAgainst},
     error::{LearnerError, Result},
     group::{Group, StepGroups},
@@ -26,7 +26,7 @@ use crate::{
     network::{Network, PassSettings, Scores, scores_unless},
     optimizer::global_norm,
     ranks::{MicroBatchStatistics, Ranks},
-    refusals::RefusedGroup,
+    server::refusals::RefusedGroup,
 };
 
 /// The policy being trained and everything else that a step needs besides its groups.
@@ -37,7 +37,7 @@ pub struct Trainer {
     pub network: Network,
     /// The ranks that train together; by default one.
     pub ranks: Ranks,
-    /// Tokens seen so far, as [`metrics::tokens`] counts them.
+    /// Tokens seen so far, as TRL counts them: those of prompts and completions.
     pub tokens_seen: u64,
     /// Groups of the last step whose log-probabilities differ, if the settings only count them.
     pub suspects: Vec<RefusedGroup>,
@@ -120,7 +120,7 @@ impl Trainer {
         self.suspects.clear();
         let mut rows = LossRows::new(&groups.kept, &self.config, version);
         self.constrain(&mut rows)?;
-        let workers = self.ranks.count().max(LEAST_WORKERS);
+        let workers = self.ranks.count().max(MIN_WORKERS);
         let budget = self.config.micro_batch_tokens;
         let all = micro_batches_for(workers, &rows.samples, budget, self.prefixes());
         let mut metrics = metrics::of_rollouts(groups, &self.config.rewards, version);
@@ -323,7 +323,7 @@ fn micro_batch_loss(
         sampling: sampling_stats(&scores.logprobs, &recorded, &micro.scored, &config.loss),
         // Later updates of a step have changed the policy.
         differences: match share.old {
-            None => suspects::differences(
+            None => refused_groups::differences(
                 rows,
                 micro,
                 &scores.logprobs,

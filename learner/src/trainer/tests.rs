@@ -98,9 +98,9 @@ fn a_difference_is_found_in_the_statistics_of_any_rank() {
     let mut found = Vec::new();
     for micro in &micro_batches {
         let mut own = vec![-1.0; micro.targets.len()];
-        assert!(suspects::differences(&rows, micro, &own, 0.5).is_empty());
+        assert!(refused_groups::differences(&rows, micro, &own, 0.5).is_empty());
         own[0] = -3.0;
-        found.extend(suspects::differences(&rows, micro, &own, 0.5));
+        found.extend(refused_groups::differences(&rows, micro, &own, 0.5));
     }
     let first = found[0];
     assert_eq!((first.group, first.difference, first.own), (0, 2.0, -3.0));

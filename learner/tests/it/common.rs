@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc};
 
 /// A Qwen3 of two layers and width 32 with the embedded policy's text files.
 pub(crate) fn small_model(seed: u64) -> Model {
-    let mut files = policy::tiny::files();
+    let mut files = policy::embedded::files();
     let (_, bytes) = files
         .iter_mut()
         .find(|(name, _)| name == "config.json")
@@ -176,8 +176,7 @@ pub(crate) async fn act(
             actor_id: name.clone(),
             policy_version,
             run_id: learner.run_id().to_owned(),
-            report: None,
-            identity: None,
+            ..ClaimRequest::default()
         };
         match client
             .claim(request)
@@ -187,7 +186,6 @@ pub(crate) async fn act(
             .outcome
             .unwrap()
         {
-            Outcome::Finished(_) => panic!("the weights stream says that the run is over"),
             Outcome::Wait(_) => tokio::time::sleep(Duration::from_millis(2)).await,
             Outcome::Group(claim) => {
                 let trajectories = play(&claim, policy_version);
@@ -215,6 +213,13 @@ pub(crate) async fn act(
             }
         }
     }
+}
+
+/// Returns where a run reports to if no test reads it.
+pub(crate) fn unread_events() -> mpsc::Sender<TrainEvent> {
+    let (sender, mut events) = mpsc::channel(1);
+    tokio::spawn(async move { while events.recv().await.is_some() {} });
+    sender
 }
 
 /// Trains with `actors` actors, stopping after step `stop_after`; returns the events and the last

@@ -1,4 +1,4 @@
-//! Tests settings: TRL's names and defaults, and errors that name the field.
+//! Tests settings: TRL's defaults, and errors that name the field.
 
 use learner::{
     LearnerConfig,
@@ -7,7 +7,6 @@ use learner::{
     schedule::ScheduleKind,
 };
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 #[test]
 fn defaults_are_usable_and_trl_s() {
@@ -29,39 +28,19 @@ fn defaults_are_usable_and_trl_s() {
 }
 
 #[test]
-fn trl_names_are_accepted() {
+fn what_is_written_is_read_again() {
     let config: LearnerConfig = serde_json::from_value(json!({
-        "max_steps": 7, "num_generations": 4,
-        "advantage": {"scale_rewards": "none", "multi_objective_aggregation": "normalize_then_sum"},
-        "loss": {
-            "loss_type": "dr_grpo", "max_completion_length": 300, "epsilon": 0.1, "epsilon_high": 0.28, "beta": 0.04,
-            "importance_sampling_level": "sequence", "use_bias_correction_kl": false,
-            "vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_max": 2.0
-        },
-        "schedule": {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5},
+        "steps": 7,
+        "group_size": 4,
+        "advantage": {"aggregation": "normalize_then_sum"},
+        "loss": {"loss_type": "dr_grpo", "dr_grpo_length": 300, "clip_high": 0.28},
+        "schedule": {"kind": "constant_with_warmup", "warmup_steps": 5},
         "rollout": {"max_completion_tokens": 64, "sampling": {"temperature": 0.7}},
-        "rewards": {"correct": 0.5, "return": 1.0},
-        "checkpoint": {"save_steps": 5, "save_total_limit": 3}
+        "rewards": {"correct": 0.5, "return": 1.0}
     }))
     .unwrap();
     config.validate().unwrap();
     assert_eq!((config.steps, config.group_size), (7, 4));
-    assert_eq!(
-        (
-            config.loss.clip_low,
-            config.loss.clip_high.unwrap(),
-            config.loss.kl_coef
-        ),
-        (0.1, 0.28, 0.04)
-    );
-    let divisor = |config: &LearnerConfig| {
-        let context_tokens = config.rollout.max_context_tokens;
-        config.loss.divisor(1.0, 1.0, context_tokens)
-    };
-    assert_eq!(divisor(&config), 300.0);
-    let mut without_length = LearnerConfig::default();
-    without_length.loss.loss_type = LossType::DrGrpo;
-    assert_eq!(divisor(&without_length), 4096.0);
     assert_eq!(config.schedule.kind, ScheduleKind::Constant);
     assert_eq!(config.rewards.weights(), [0.5, 1.0, 1.0, 0.0, 0.0]);
     let again = serde_json::to_value(&config).unwrap();
@@ -69,6 +48,17 @@ fn trl_names_are_accepted() {
         serde_json::from_value::<LearnerConfig>(again).unwrap(),
         config
     );
+}
+
+#[test]
+fn dr_grpo_divides_by_its_length_or_that_of_a_context() {
+    let mut config = LearnerConfig::default();
+    config.loss.loss_type = LossType::DrGrpo;
+    for (length, divisor) in [(Some(300), 300.0), (None, 4096.0)] {
+        config.loss.dr_grpo_length = length;
+        let context_tokens = config.rollout.max_context_tokens;
+        assert_eq!(config.loss.divisor(1.0, 1.0, context_tokens), divisor);
+    }
 }
 
 #[test]
@@ -87,8 +77,9 @@ fn unknown_fields_are_named() {
 /// A change to the settings, and the field that the error names.
 type WrongSetting = (fn(&mut LearnerConfig), &'static str);
 
-const WRONG_SETTINGS: [WrongSetting; 25] = [
+const WRONG_SETTINGS: [WrongSetting; 26] = [
     (|c| c.steps = 0, "steps"),
+    (|c| c.steps = 1_000_000_000, "steps"),
     (|c| c.groups_per_step = 0, "groups_per_step"),
     (|c| c.group_size = 1, "group_size"),
     (|c| c.ranks.count = 0, "ranks.count"),
@@ -222,15 +213,13 @@ fn numbers_of_another_loss_are_refused() {
         ),
         (json!({"loss_type": "sapo", "delta": 4.0}), "loss.delta"),
         (
-            json!({"type": "grpo", "vespo_k_neg": 1.0}),
+            json!({"loss_type": "grpo", "vespo_k_neg": 1.0}),
             "loss.vespo_k_neg",
         ),
-        (json!({"max_completion_length": 300}), "loss.dr_grpo_length"),
+        (json!({"dr_grpo_length": 300}), "loss.dr_grpo_length"),
     ] {
         let loss: LossSettings = serde_json::from_value(numbers).unwrap();
-        loss.validate()
-            .expect("settings of earlier versions may hold them");
-        let fault = loss.refuse_unused().unwrap_err().to_string();
+        let fault = loss.validate().unwrap_err().to_string();
         assert!(
             fault.contains(field) && fault.contains("leave it out"),
             "{fault}"
@@ -238,19 +227,18 @@ fn numbers_of_another_loss_are_refused() {
     }
     let capped = json!({"loss_type": "cispo", "clip_high": 0.28});
     let loss: LossSettings = serde_json::from_value(capped).unwrap();
-    loss.validate().expect("earlier versions accepted it");
-    let fault = loss.refuse_unused().unwrap_err().to_string();
+    let fault = loss.validate().unwrap_err().to_string();
     assert!(fault.contains("loss.clip_high"), "{fault}");
     let complete = json!({"loss_type": "dr_grpo", "vespo_k_pos": 2.0, "sapo_temperature_pos": 1.0});
     let loss: LossSettings = serde_json::from_value(complete).unwrap();
-    loss.refuse_unused().unwrap();
+    loss.validate().unwrap();
 }
 
 #[test]
 fn settings_of_the_learner_that_have_no_effect_are_refused() {
     for (settings, field) in [
         (
-            json!({"loss": {"vllm_importance_sampling_mode": "token_truncate"}}),
+            json!({"loss": {"sampler_correction": "token_truncate"}}),
             "loss.sampler_correction",
         ),
         (
@@ -263,43 +251,11 @@ fn settings_of_the_learner_that_have_no_effect_are_refused() {
         ),
     ] {
         let config: LearnerConfig = serde_json::from_value(settings.clone()).unwrap();
-        config
-            .validate()
-            .expect("settings of earlier versions may hold them");
-        let fault = config.refuse_unused().unwrap_err().to_string();
+        let fault = config.validate().unwrap_err().to_string();
         assert!(fault.contains(field), "{settings}: {fault}");
     }
     let used = json!({"ratio_against": "learner",
-        "loss": {"vllm_importance_sampling_mode": "token_truncate"}});
+        "loss": {"sampler_correction": "token_truncate"}});
     let config: LearnerConfig = serde_json::from_value(used).unwrap();
-    config.refuse_unused().unwrap();
-    LearnerConfig::default().refuse_unused().unwrap();
-}
-
-/// What the first version that wrote checkpoints serialised, so that its runs resume.
-#[test]
-fn the_fingerprint_keeps_its_value() {
-    let config = LearnerConfig::default();
-    let json = concat!(
-        r#"{"run_seed":7,"steps":0,"groups_per_step":16,"group_size":8,"max_groups_per_step":0,"#,
-        r#""refill_zero_spread":true,"max_staleness":0,"lease_seconds":0,"num_iterations":1,"#,
-        r#""ratio_against":"sampler","micro_batch_tokens":4096,"gradient_checkpointing":false,"#,
-        r#""share_prefixes":true,"threads":0,"rewards":{"correct":1.0,"shaping":1.0,"return":0.0},"#,
-        r#""advantage":{"scale_rewards":"group","aggregation":"sum_then_normalize"},"#,
-        r#""loss":{"loss_type":"dapo","clip_low":0.2,"clip_high":null,"delta":null,"#,
-        r#""ratio_level":"token","kl_coef":0.0,"kl_bias_correction":true,"#,
-        r#""sampler_correction":"sequence_mask","sampler_clip_min":null,"sampler_clip_max":3.0,"#,
-        r#""off_policy_mask_threshold":null,"top_entropy_quantile":1.0,"entropy_coef":0.0,"#,
-        r#""sapo_temperature_pos":1.0,"sapo_temperature_neg":1.05,"vespo_k_pos":2.0,"#,
-        r#""vespo_lambda_pos":3.0,"vespo_k_neg":3.0,"vespo_lambda_neg":2.0,"#,
-        r#""mask_truncated_completions":false},"#,
-        r#""optimizer":{"learning_rate":1e-6,"weight_decay":0.0,"adam_beta1":0.9,"#,
-        r#""adam_beta2":0.999,"adam_epsilon":1e-8,"max_grad_norm":1.0},"#,
-        r#""schedule":{"kind":"constant","warmup_steps":0,"min_factor":0.0},"#,
-        r#""rollout":{"sampling":{"temperature":1.0,"top_k":0,"top_p":1.0,"min_p":0.0},"#,
-        r#""max_completion_tokens":512,"max_context_tokens":4096,"step_budget":15,"#,
-        r#""reward_profile":"","shots":0},"checkpoint":{"every_steps":10,"keep_last":2}}"#,
-    );
-    let digest = hex::encode(Sha256::digest(json));
-    assert_eq!(config.fingerprint(7), digest);
+    config.validate().unwrap();
 }

@@ -155,10 +155,8 @@ async fn claim(learner: &learner::Learner, actor_id: &str) -> EvaluationClaim {
     let mut client = LearnerClient::new(Transport::in_process(learner.service()));
     let request = ClaimRequest {
         actor_id: actor_id.to_owned(),
-        policy_version: 0,
         run_id: learner.run_id().to_owned(),
-        report: None,
-        identity: None,
+        ..ClaimRequest::default()
     };
     loop {
         let claimed = client.claim(request.clone()).await.unwrap().into_inner();

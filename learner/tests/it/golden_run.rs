@@ -74,10 +74,10 @@ fn config(run: &Value) -> LearnerConfig {
         "advantage": {"scale_rewards": options["scale_rewards"]},
         "loss": {
             "loss_type": options["loss_type"],
-            "epsilon": options["epsilon"],
-            "epsilon_high": options["epsilon_high"],
-            "beta": options["beta"],
-            "use_bias_correction_kl": options["use_bias_correction_kl"],
+            "clip_low": options["epsilon"],
+            "clip_high": options["epsilon_high"],
+            "kl_coef": options["beta"],
+            "kl_bias_correction": options["use_bias_correction_kl"],
             "mask_truncated_completions": options["mask_truncated_completions"]
         },
         "optimizer": {

@@ -1,12 +1,9 @@
 //! Tests runs with broken and hostile actors: what they send is refused and named, and the run ends
 //! with the weights that its honest actors give it.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use learner::{Learner, LearnerConfig, TrainEvent, advantage::ScaleRewards, journal::NewTerm};
+use learner::{Learner, LearnerConfig, TrainEvent, advantage::ScaleRewards};
 use proto::{
     EncodedGroup, LearnerClient, Transport,
     v1::{
@@ -14,10 +11,9 @@ use proto::{
         claim_response::Outcome,
     },
 };
-use tokio::sync::mpsc;
 use tonic::{Code, Status};
 
-use crate::common::{act, group, open, small_config, train};
+use crate::common::{act, group, open, small_config, train, unread_events};
 
 /// An actor that a test drives call by call.
 pub(crate) struct Client {
@@ -108,6 +104,23 @@ async fn a_log_probability_that_no_sampler_gives_is_refused_and_the_run_goes_on(
     }
     let weights = train(&learner, 2, None).await.1;
     assert!(weights == honest_weights(small_config()).await);
+}
+
+/// An actor whose group was refused holds nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_group_is_in_flight_no_longer() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    let mut broken = Client::new(&learner, "broken");
+    let in_flight = || {
+        let (actors, _) = learner.observe_actors();
+        actors[0].groups_in_flight
+    };
+    let claim = broken.claim().await;
+    assert_eq!(in_flight(), 1);
+    let trajectories = with_logprobs(group(&claim, 0), 5.0);
+    broken.submit(&claim, trajectories).await.unwrap_err();
+    assert_eq!(in_flight(), 0);
 }
 
 /// A finite log-probability in the range of a sampler, but not the policy's: one such token owned
@@ -283,37 +296,6 @@ async fn unscored_groups_of_a_stranger_do_not_end_a_run() {
     assert_names(&learner, "stranger", "no environment here");
 }
 
-/// The journal of a run whose program accepted what this one refuses, beside groups that were
-/// sampled with weights that this run will not have.
-#[tokio::test(flavor = "multi_thread")]
-async fn groups_of_an_older_journal_that_cannot_be_trained_on_are_played_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let learner = open(small_config(), folder.path()).unwrap();
-    let mut client = Client::new(&learner, "old");
-    let claims = [client.claim().await, client.claim().await];
-    drop((client, learner));
-    let encoded = |claim: &GroupClaim, trajectories| {
-        EncodedGroup::from(&SubmitRequest {
-            actor_id: "old".to_owned(),
-            group_index: claim.group_index,
-            lease_id: claim.lease_id,
-            trajectories,
-            run_id: String::new(),
-        })
-    };
-    let broken = encoded(&claims[0], with_logprobs(group(&claims[0], 0), -800.0));
-    let later = encoded(&claims[1], group(&claims[1], 3));
-    append(folder.path(), &[broken, later]);
-    let learner = open(small_config(), folder.path()).unwrap();
-    let weights = train(&learner, 2, None).await.1;
-    assert!(weights == honest_weights(small_config()).await);
-}
-
-fn append(run_dir: &Path, groups: &[EncodedGroup]) {
-    let (mut journal, _) = NewTerm::begin(run_dir).unwrap().open(0).unwrap();
-    journal.append(groups).unwrap();
-}
-
 /// A client that claims whenever it can and delivers nothing. It is always faster than the actor.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_only_claims_does_not_stop_the_run() {
@@ -332,8 +314,7 @@ async fn a_client_that_only_claims_does_not_stop_the_run() {
                     actor_id: "thief".to_owned(),
                     run_id: client.run_id.clone(),
                     policy_version: learner.snapshot().policy_version,
-                    report: None,
-                    identity: None,
+                    ..ClaimRequest::default()
                 };
                 let claim = client.learner.claim(request);
                 let _ = tokio::time::timeout(Duration::from_millis(2), claim).await;
@@ -390,13 +371,11 @@ async fn a_stop_in_the_middle_of_a_long_step_takes_effect_at_once() {
     };
     config.trust.max_leases_per_actor = 1_000;
     let learner = open(config.clone(), folder.path()).unwrap();
-    let (sender, mut events) = mpsc::channel(1);
-    tokio::spawn(async move { while events.recv().await.is_some() {} });
     let actor = tokio::spawn(act(learner.clone(), "a".to_owned(), longest));
     let waiting = learner.clone();
     let mut stopped_at = None;
     let made = learner
-        .train(sender, async {
+        .train(unread_events(), async {
             // The journal is complete when no group is claimed any more.
             let mut client = Client::new(&waiting, "watcher");
             let request = ClaimRequest {

@@ -1,6 +1,6 @@
 //! Tests connections, calls and requests beyond the limits of the learner's port, over real ports.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use learner::LearnerServerConfig;
 use prost::Message as _;
@@ -12,21 +12,12 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 use tonic::{Code, Status, Streaming};
 
 use crate::{
-    raw::{self, HTTP2_HELLO, PATIENCE, frame, grpc_headers},
+    http2::{
+        self, DATA, END_HEADERS, FRAME_BYTES, HEADERS, PATIENCE, PING, RESET_STREAM, frame,
+        grpc_headers,
+    },
     security::{Authority, Served},
 };
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RESET_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
-const ACK: u8 = 1;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-/// The largest frame that a peer takes by default.
-const FRAME_BYTES: usize = 16_384;
 
 const JOIN: &str = "/sqlenv.v1.Learner/Join";
 const SUBMIT: &str = "/sqlenv.v1.Learner/Submit";
@@ -37,26 +28,12 @@ fn client(served: &Served) -> LearnerClient {
     LearnerClient::new(Transport::dial(&served.address("http")).unwrap())
 }
 
-async fn connect(served: &Served) -> TcpStream {
-    raw::connect(([127, 0, 0, 1], served.port).into()).await
+fn address(served: &Served) -> SocketAddr {
+    ([127, 0, 0, 1], served.port).into()
 }
 
-/// Opens a connection on which the learner may send `window` bytes on each stream.
-async fn greet(served: &Served, window: u32) -> TcpStream {
-    let mut stream = connect(served).await;
-    let initial = [&[0, 4][..], &window.to_be_bytes()].concat();
-    let hello = [
-        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
-        &frame(SETTINGS, 0, 0, &initial),
-    ];
-    stream.write_all(&hello.concat()).await.unwrap();
-    // From the acknowledgement on, the learner's windows are those that it has set. That of the
-    // connection has an update of its own.
-    raw::frame_of(&mut stream, SETTINGS).await;
-    raw::frame_of(&mut stream, WINDOW_UPDATE).await;
-    let ack = frame(SETTINGS, ACK, 0, &[]);
-    stream.write_all(&ack).await.unwrap();
-    stream
+async fn connect(served: &Served) -> TcpStream {
+    TcpStream::connect(address(served)).await.unwrap()
 }
 
 async fn join(client: &mut LearnerClient, actor_id: String) -> Result<(), Status> {
@@ -83,7 +60,7 @@ async fn connections_beyond_the_limit_are_closed_and_a_permit_is_returned() {
     .await;
     let (first, _second) = (connect(&served).await, connect(&served).await);
     let mut third = connect(&served).await;
-    assert_eq!(raw::read_to_end(&mut third).await, b"");
+    assert_eq!(http2::read_to_end(&mut third).await, b"");
     drop(first);
     let mut client = client(&served);
     while join(&mut client, "a".to_owned()).await.is_err() {}
@@ -108,7 +85,7 @@ async fn silent_connections_end() {
     for (served, opening) in [
         (&plain, &b""[..]),
         (&plain, b"PRI * HT"),
-        (&plain, HTTP2_HELLO),
+        (&plain, http2::HELLO),
         (&plain, b"GET / HTTP/1.1\r\n\r\n"),
         (&secure, b""),
         (&secure, b"\x16\x03\x01"),
@@ -119,7 +96,7 @@ async fn silent_connections_end() {
     }
     assert_well(&plain).await;
     for mut stream in silent {
-        raw::read_to_end(&mut stream).await;
+        http2::read_to_end(&mut stream).await;
     }
     assert_well(&plain).await;
 }
@@ -177,7 +154,7 @@ async fn requests_beyond_the_budget_are_refused() {
     .await;
     let mut holders = Vec::new();
     for _ in 0..9 {
-        let mut stream = greet(&served, 65_535).await;
+        let mut stream = http2::connect(address(&served), 65_535).await;
         let announced = [&[0][..], &(60_u32 << 20).to_be_bytes()].concat();
         let mut begun = frame(HEADERS, END_HEADERS, 1, &grpc_headers(SUBMIT));
         begun.extend(frame(DATA, 0, 1, &announced));
@@ -188,7 +165,7 @@ async fn requests_beyond_the_budget_are_refused() {
         stream.write_all(&begun).await.unwrap();
         // The answer comes when the learner's connection has read all bytes. A request that took
         // what they need would have a holder refused.
-        raw::frame_of(&mut stream, PING).await;
+        http2::frame_of(&mut stream, PING).await;
         holders.push(stream);
     }
     let mut client = client(&served);
@@ -225,10 +202,10 @@ async fn a_request_that_does_not_arrive_is_refused() {
     })
     .await;
     for path in [JOIN, SUBMIT, TRAIN] {
-        let mut stream = greet(&served, 65_535).await;
+        let mut stream = http2::connect(address(&served), 65_535).await;
         let begun = frame(HEADERS, END_HEADERS, 1, &grpc_headers(path));
         stream.write_all(&begun).await.unwrap();
-        raw::frame_of(&mut stream, HEADERS).await;
+        http2::frame_of(&mut stream, HEADERS).await;
     }
     assert_well(&served).await;
 }
@@ -295,15 +272,10 @@ async fn a_response_that_is_not_read_ends() {
     // No window at all, and one that ends within the response.
     for window in [0, 1_000] {
         for (path, message) in [(JOIN, &join), (WEIGHTS, &request)] {
-            let mut stream = greet(&served, window).await;
-            let length = (message.len() as u32).to_be_bytes();
-            let body = [&[0][..], &length, message].concat();
-            let call = [
-                frame(HEADERS, END_HEADERS, 1, &grpc_headers(path)),
-                frame(DATA, END_STREAM, 1, &body),
-            ];
-            stream.write_all(&call.concat()).await.unwrap();
-            raw::read_to_end(&mut stream).await;
+            let mut stream = http2::connect(address(&served), window).await;
+            let call = http2::grpc_call(path, 1, message);
+            stream.write_all(&call).await.unwrap();
+            http2::read_to_end(&mut stream).await;
         }
     }
     let ended = timeout(Duration::from_secs(1), waiting.message()).await;
@@ -318,7 +290,7 @@ async fn a_response_that_is_not_read_ends() {
 async fn rapid_resets_end_the_connection() {
     let served = Served::start(&LearnerServerConfig::default()).await;
     let mut stream = connect(&served).await;
-    stream.write_all(HTTP2_HELLO).await.unwrap();
+    stream.write_all(http2::HELLO).await.unwrap();
     let headers = grpc_headers(JOIN);
     let one = |index: u32| {
         let id = 2 * index + 1;

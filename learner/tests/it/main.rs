@@ -10,12 +10,10 @@ mod golden_loss;
 mod golden_optimizer;
 mod golden_run;
 mod hostile;
+mod http2;
 mod limits;
 mod prefixes;
 mod ranks;
-#[allow(dead_code, reason = "each test file uses a part")]
-#[path = "../../../env-node/tests/server/raw.rs"]
-mod raw;
 mod run;
 mod scheduler;
 mod security;

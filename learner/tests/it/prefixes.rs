@@ -86,7 +86,7 @@ fn decoder(model: &Model, dtype: DType) -> Decoder {
     Decoder::new(&model.config, &weights, DecoderMode::Train).unwrap()
 }
 
-fn fed_tokens(all: &[Sample<'_>], prefixes: Prefixes) -> usize {
+fn computed_tokens(all: &[Sample<'_>], prefixes: Prefixes) -> usize {
     let batches = micro_batches(all, BUDGET_TOKENS, prefixes);
     batches.iter().map(|micro| micro.packed.tokens.len()).sum()
 }
@@ -95,7 +95,9 @@ fn fed_tokens(all: &[Sample<'_>], prefixes: Prefixes) -> usize {
 fn a_shared_prompt_leaves_every_gradient_as_it_was() {
     let model = small_model(5);
     let all = samples(model.config.vocab_size as u32);
-    assert!(2 * fed_tokens(&all, Prefixes::Shared) < fed_tokens(&all, Prefixes::Repeated));
+    assert!(
+        2 * computed_tokens(&all, Prefixes::Shared) < computed_tokens(&all, Prefixes::Repeated)
+    );
     for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {
         let decoder = decoder(&model, dtype);
         let [shared, repeated] =

@@ -21,9 +21,11 @@ use proto::{
     EncodedGroup, RanksClient, Transport,
     v1::{GroupClaim, RankHello, SubmitRequest, SubmitVerdict, TrainRequest, train_request::Part},
 };
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-use crate::common::{actor, group, open, small_config, small_model};
+use crate::common::{actor, group, open, small_config, small_model, unread_events};
 use crate::hostile::{Client, assert_names};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -77,11 +79,27 @@ fn step_groups(config: &LearnerConfig, vocabulary: usize, step: u64) -> StepGrou
     }
 }
 
+/// Connects the ranks of a run in this process, rank 0 first, each for a thread of its own.
+fn connected(count: usize) -> Vec<Ranks> {
+    let mut others = Vec::new();
+    let mut members = Vec::new();
+    for rank in 1..count {
+        let (to_rank, from_leader) = mpsc::channel(4);
+        let (to_leader, from_rank) = mpsc::channel(4);
+        others.push((ReceiverStream::new(from_rank), to_rank));
+        let messages = ReceiverStream::new(from_leader);
+        members.push(Ranks::member_of((rank, count), messages, to_leader));
+    }
+    let mut ranks = vec![Ranks::leader_of(others, TIMEOUT)];
+    ranks.append(&mut members);
+    ranks
+}
+
 /// Trains some steps and returns weights and metrics of each rank.
 async fn trained(count: usize) -> Vec<(Weights, Vec<Metrics>)> {
     let model = doubles(&small_model(1));
     let config = config();
-    let all = Ranks::in_process(count, TIMEOUT).into_iter().map(|ranks| {
+    let all = connected(count).into_iter().map(|ranks| {
         let (config, model) = (config.clone(), model.clone());
         tokio::task::spawn_blocking(move || {
             let mut trainer = Trainer::new(&config, 1, &model).unwrap();
@@ -181,7 +199,7 @@ async fn ranks_are_equal_and_equal_to_one_within_rounding() {
 /// Makes a step with two ranks, of which the second holds this model or is missing.
 async fn first_step(second: Option<Model>) -> LearnerError {
     let config = config();
-    let mut ranks = Ranks::in_process(2, TIMEOUT);
+    let mut ranks = connected(2);
     let member = second.map(|model| {
         let mut trainer = Trainer::new(&config, 1, &model).unwrap();
         trainer.ranks = ranks.remove(1);
@@ -295,9 +313,7 @@ async fn train(learner: &Learner, count: usize) -> learner::Result<Vec<u8>> {
         .map(|_| tokio::spawn(join(client(learner), options(TIMEOUT))))
         .collect();
     let actor = tokio::spawn(actor(learner.clone(), "a".to_owned()));
-    let (sender, mut events) = tokio::sync::mpsc::channel(1);
-    tokio::spawn(async move { while events.recv().await.is_some() {} });
-    let trained = learner.train(sender, std::future::pending()).await;
+    let trained = learner.train(unread_events(), std::future::pending()).await;
     actor.abort();
     // It holds the run open until it has ended.
     let _ = actor.await;
@@ -352,9 +368,9 @@ async fn a_rank_that_fails_before_the_first_step_says_why() {
         Part::Fault("no memory".to_owned()),
     ];
     let said = said.map(|part| TrainRequest { part: Some(part) });
-    let heard = client(&learner).train(tokio_stream::iter(said)).await;
-    let mut heard = heard.unwrap().into_inner();
-    tokio::spawn(async move { while let Ok(Some(_)) = heard.message().await {} });
+    let answers = client(&learner).train(tokio_stream::iter(said)).await;
+    let mut answers = answers.unwrap().into_inner();
+    tokio::spawn(async move { while let Ok(Some(_)) = answers.message().await {} });
     let fault = train(&learner, 1).await.unwrap_err().to_string();
     assert!(
         fault.starts_with("rank 1 of the run cannot continue: no memory"),

@@ -33,6 +33,10 @@ fn lease(claim: Claim) -> Lease {
     }
 }
 
+fn is_wait(claim: Claim) -> bool {
+    matches!(claim, Claim::Wait(_))
+}
+
 /// Judges a group that an actor submits.
 fn judge(
     scheduler: &mut Scheduler,
@@ -136,8 +140,8 @@ fn simulate(
                     *handed.entry(lease.group_index).or_insert(0) += 1;
                     busy[actor].push(Work { lease, version });
                 }
-                Claim::Wait if version == settings.steps => break,
-                Claim::Wait | Claim::OtherVersion => now += 1,
+                Claim::Wait(_) if version == settings.steps => break,
+                Claim::Wait(_) | Claim::OtherVersion => now += 1,
             },
             4 => {
                 busy[actor].clear();
@@ -213,7 +217,7 @@ fn oversampled_groups_are_dropped_or_used() {
     let leases: Vec<Lease> = (0..4)
         .map(|_| lease(scheduler.claim(seconds(0), "a", 0)))
         .collect();
-    assert_eq!(scheduler.claim(seconds(0), "a", 0), Claim::Wait);
+    assert!(is_wait(scheduler.claim(seconds(0), "a", 0)));
     // The second group has zero variance, so the third takes its place.
     for (index, kept) in [(0, true), (1, false), (2, true)] {
         let work = Work {
@@ -253,13 +257,12 @@ fn an_actor_leaves_the_others_their_share_at_the_beginning_of_a_step() {
     for _ in 0..2 {
         lease(scheduler.claim(seconds(50), "first", 1));
     }
-    assert_eq!(scheduler.claim(seconds(50), "first", 1), Claim::Wait);
     assert_eq!(
-        scheduler.held_back_until(seconds(50), "first"),
-        Some(seconds(55))
+        scheduler.claim(seconds(50), "first", 1),
+        Claim::Wait(Some(seconds(55)))
     );
     lease(scheduler.claim(seconds(54), "second", 1));
-    assert_eq!(scheduler.claim(seconds(54), "first", 1), Claim::Wait);
+    assert!(is_wait(scheduler.claim(seconds(54), "first", 1)));
     // The other actor does not come for the rest.
     lease(scheduler.claim(seconds(55), "first", 1));
 }
@@ -300,9 +303,8 @@ fn a_synchronous_run_waits_for_the_new_version() {
     let mut scheduler = Scheduler::new(settings(2, 1, 1, 0), 0, 0, 7);
     let first = lease(scheduler.claim(seconds(0), "a", 0));
     assert_eq!((first.group_index, first.min_policy_version), (0, 0));
-    assert_eq!(
-        scheduler.claim(seconds(0), "a", 0),
-        Claim::Wait,
+    assert!(
+        is_wait(scheduler.claim(seconds(0), "a", 0)),
         "the batch is full"
     );
     assert_eq!(judge(&mut scheduler, "a", first, 0), Admission::Accept);
@@ -313,9 +315,8 @@ fn a_synchronous_run_waits_for_the_new_version() {
             oldest_version: 0,
         },
     );
-    assert_eq!(
-        scheduler.claim(seconds(0), "a", 0),
-        Claim::Wait,
+    assert!(
+        is_wait(scheduler.claim(seconds(0), "a", 0)),
         "the step is not made yet"
     );
     let batch = scheduler.batch().unwrap();
@@ -337,7 +338,7 @@ fn a_synchronous_run_waits_for_the_new_version() {
         },
     );
     scheduler.advance(seconds(0), &scheduler.batch().unwrap());
-    assert_eq!(scheduler.claim(seconds(0), "a", 1), Claim::Wait);
+    assert!(is_wait(scheduler.claim(seconds(0), "a", 1)));
 }
 
 #[test]
@@ -355,7 +356,7 @@ fn staleness_lets_actors_work_ahead_but_not_further() {
         [2, 2, 3, 3],
         "two groups for step 4, two for step 5"
     );
-    assert_eq!(scheduler.claim(seconds(0), "a", 3), Claim::Wait);
+    assert!(is_wait(scheduler.claim(seconds(0), "a", 3)));
     let [first, second, ..] = leases[..] else {
         panic!("four leases")
     };
@@ -372,7 +373,7 @@ fn staleness_lets_actors_work_ahead_but_not_further() {
 fn the_last_steps_allow_no_work_ahead() {
     let mut scheduler = Scheduler::new(settings(4, 1, 4, 5), 3, 0, 7);
     assert_eq!(lease(scheduler.claim(seconds(0), "a", 3)).group_index, 0);
-    assert_eq!(scheduler.claim(seconds(0), "a", 3), Claim::Wait);
+    assert!(is_wait(scheduler.claim(seconds(0), "a", 3)));
 }
 
 #[test]
@@ -409,8 +410,11 @@ fn an_expired_lease_is_given_out_again_and_the_first_result_counts() {
     assert_eq!(again.group_index, lost.group_index);
     assert_ne!(again.lease_id, lost.lease_id);
     assert_eq!(scheduler.expired_leases(), 1);
-    assert_eq!(scheduler.next_expiry(seconds(10)), Some(seconds(19)));
-    assert_eq!(scheduler.next_expiry(seconds(20)), None);
+    assert_eq!(
+        scheduler.claim(seconds(10), "c", 0),
+        Claim::Wait(Some(seconds(19))),
+        "the next lease expires"
+    );
     assert_eq!(judge(&mut scheduler, "a", lost, 0), Admission::Accept);
     scheduler.record(
         0,
@@ -445,17 +449,35 @@ fn the_groups_of_an_actor_that_left_are_given_out_again() {
     assert_eq!(judge(&mut scheduler, "b", other, 0), Admission::Accept);
 }
 
+/// The alert on expired leases names a remedy that helps neither.
+#[test]
+fn leases_of_refused_groups_and_of_actors_that_left_do_not_count_as_expired() {
+    let mut scheduler = Scheduler::new(settings(1, 3, 3, 0), 0, 0, 7);
+    let refused = lease(scheduler.claim(seconds(0), "wrong", 0));
+    let submission = Submission {
+        group_index: refused.group_index,
+        lease_id: refused.lease_id,
+        actor_id: "wrong",
+        oldest_version: 0,
+    };
+    assert!(scheduler.refuse(seconds(1), submission));
+    let again = lease(scheduler.claim(seconds(1), "b", 0));
+    assert_eq!(again.group_index, refused.group_index);
+    lease(scheduler.claim(seconds(1), "gone", 0));
+    assert_eq!(scheduler.left(seconds(2), "gone"), 1);
+    lease(scheduler.claim(seconds(2), "b", 0));
+    assert_eq!(scheduler.expired_leases(), 0);
+    lease(scheduler.claim(seconds(30), "c", 0));
+    assert_eq!(scheduler.expired_leases(), 2, "both groups of b");
+}
+
 #[test]
 fn a_stale_result_of_a_lost_lease_does_not_end_its_successor() {
     let mut scheduler = Scheduler::new(settings(9, 1, 1, 0), 3, 0, 7);
     let lost = lease(scheduler.claim(seconds(0), "a", 3));
     let held = lease(scheduler.claim(seconds(10), "b", 3));
     assert_eq!(judge(&mut scheduler, "a", lost, 2), Admission::Stale);
-    assert_eq!(
-        scheduler.claim(seconds(10), "a", 3),
-        Claim::Wait,
-        "still held"
-    );
+    assert!(is_wait(scheduler.claim(seconds(10), "a", 3)), "still held");
     assert_eq!(judge(&mut scheduler, "b", held, 2), Admission::Stale);
     assert_eq!(lease(scheduler.claim(seconds(10), "b", 3)).group_index, 0);
 }
@@ -488,7 +510,7 @@ fn one_actor_holds_no_more_leases_than_its_share() {
     let mut scheduler = Scheduler::new(two_each, 0, 0, 7);
     let first = lease(scheduler.claim(seconds(0), "greedy", 0));
     lease(scheduler.claim(seconds(0), "greedy", 0));
-    assert_eq!(scheduler.claim(seconds(0), "greedy", 0), Claim::Wait);
+    assert!(is_wait(scheduler.claim(seconds(0), "greedy", 0)));
     assert_eq!(lease(scheduler.claim(seconds(0), "b", 0)).group_index, 2);
     accept(&mut scheduler, "greedy", first.group_index, 0);
     lease(scheduler.claim(seconds(0), "greedy", 0));
@@ -502,13 +524,13 @@ fn a_client_that_only_claims_does_not_starve_the_others() {
     for _ in 0..2 {
         lease(scheduler.claim(seconds(0), "thief", 0));
     }
-    assert_eq!(scheduler.claim(seconds(1), "honest", 0), Claim::Wait);
+    assert!(is_wait(scheduler.claim(seconds(1), "honest", 0)));
     let mut made = Vec::new();
     for now in 10..14 {
         let version = scheduler.version();
         for _ in 0..2 {
             // The thief is always first.
-            assert_eq!(scheduler.claim(seconds(now), "thief", version), Claim::Wait);
+            assert!(is_wait(scheduler.claim(seconds(now), "thief", version)));
             let held = lease(scheduler.claim(seconds(now), "honest", version));
             assert_eq!(
                 judge(&mut scheduler, "honest", held, version),
@@ -523,8 +545,8 @@ fn a_client_that_only_claims_does_not_starve_the_others() {
     assert_eq!(made, [1, 2, 3, 4], "a step a second");
     // With nobody else around, the thief gets another chance.
     assert_eq!(
-        scheduler.held_back_until(seconds(14), "thief"),
-        Some(seconds(23))
+        scheduler.claim(seconds(14), "thief", 4),
+        Claim::Wait(Some(seconds(23)))
     );
     lease(scheduler.claim(seconds(23), "thief", 4));
 }
@@ -540,7 +562,7 @@ fn a_late_actor_gets_work_again_when_it_delivers_or_joins() {
         accept(&mut scheduler, "quick", again.group_index, 0);
         let batch = scheduler.batch().unwrap();
         scheduler.advance(seconds(11), &batch);
-        assert_eq!(scheduler.claim(seconds(12), "late", 1), Claim::Wait);
+        assert!(is_wait(scheduler.claim(seconds(12), "late", 1)));
         (scheduler, held)
     };
     let (mut scheduler, held) = late_once();
@@ -571,7 +593,7 @@ fn an_actor_that_starts_again_gets_its_groups_back_at_once() {
     assert!(held_again.expires > held.expires, "a whole lease");
     // Another process of the same name may be at work.
     scheduler.joined(seconds(4), "a", false);
-    assert_eq!(scheduler.claim(seconds(4), "a", 1), Claim::Wait);
+    assert!(is_wait(scheduler.claim(seconds(4), "a", 1)));
     scheduler.joined(seconds(4), "a", true);
     let claimed = lease(scheduler.claim(seconds(4), "a", 1));
     assert_eq!(claimed.group_index, held_again.group_index);
@@ -603,7 +625,7 @@ fn a_group_that_a_step_takes_back_is_handed_out_again_or_dropped() {
     scheduler.take_back(0, false);
     scheduler.distrust("liar");
     assert_eq!(scheduler.batch(), None);
-    assert_eq!(scheduler.claim(seconds(1), "liar", 0), Claim::Wait);
+    assert!(is_wait(scheduler.claim(seconds(1), "liar", 0)));
     assert_eq!(lease(scheduler.claim(seconds(1), "b", 0)).group_index, 0);
     accept(&mut scheduler, "b", 0, 0);
     scheduler.take_back(0, true);
@@ -630,7 +652,7 @@ fn a_step_makes_do_after_the_most_groups_it_may_look_at() {
             },
         );
     }
-    assert_eq!(scheduler.claim(seconds(0), "a", 0), Claim::Wait);
+    assert!(is_wait(scheduler.claim(seconds(0), "a", 0)));
     let batch = scheduler.batch().unwrap();
     assert_eq!(
         (&batch.group_indices, &batch.left_out),

@@ -2,20 +2,16 @@
 
 use std::time::Duration;
 
-use crate::common::{actor, group, open, small_config, turns};
+use crate::common::{actor, group, open, small_config, unread_events};
 use learner::{Learner, LearnerConfig, LearnerServerConfig, ServerCredentials, serve};
 use proto::{
     EncodedGroup, LearnerClient, Transport,
     v1::{
-        ClaimRequest, GroupClaim, JoinRequest, Segment, SubmitRequest, SubmitVerdict, Trajectory,
-        Turn, WeightsRequest, claim_response::Outcome, weights_response::Part,
+        ClaimRequest, GroupClaim, JoinRequest, SubmitRequest, SubmitVerdict, Trajectory,
+        WeightsRequest, claim_response::Outcome, weights_response::Part,
     },
 };
-use tokio::{
-    net::TcpListener,
-    sync::{mpsc, oneshot},
-    task::JoinHandle,
-};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tonic::Code;
 
 struct Server {
@@ -59,8 +55,7 @@ impl Server {
             actor_id: "a".to_owned(),
             policy_version,
             run_id: self.learner.run_id().to_owned(),
-            report: None,
-            identity: None,
+            ..ClaimRequest::default()
         };
         self.client
             .claim(request)
@@ -238,15 +233,12 @@ async fn snapshots_stream_in_whole_and_newest_only() {
     assert_eq!(header.policy_version, 0);
     assert!(body == server.learner.snapshot().body());
 
-    let (events, mut seen) = mpsc::channel(8);
-    let drain = tokio::spawn(async move { while seen.recv().await.is_some() {} });
     tokio::spawn(actor(server.learner.clone(), "b".to_owned()));
     server
         .learner
-        .train(events, std::future::pending())
+        .train(unread_events(), std::future::pending())
         .await
         .unwrap();
-    drain.await.unwrap();
     assert!(
         matches!(server.claim(4).await, Outcome::Wait(_)),
         "the stream says that the run is over, a claim does not"
@@ -279,10 +271,8 @@ async fn a_claim_waits_for_work() {
     let mut client = server.client.clone();
     let request = ClaimRequest {
         actor_id: "waiting".to_owned(),
-        policy_version: 0,
         run_id: server.learner.run_id().to_owned(),
-        report: None,
-        identity: None,
+        ..ClaimRequest::default()
     };
     let waiting = tokio::spawn(async move { client.claim(request).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -320,10 +310,8 @@ async fn the_groups_of_an_actor_that_is_gone_are_handed_out_again() {
     }
     let request = ClaimRequest {
         actor_id: "waiting".to_owned(),
-        policy_version: 0,
         run_id: server.learner.run_id().to_owned(),
-        report: None,
-        identity: None,
+        ..ClaimRequest::default()
     };
     let mut client = server.client.clone();
     let early = client.claim(request.clone()).await.unwrap().into_inner();
@@ -347,10 +335,8 @@ async fn a_claim_that_waits_does_not_hold_up_a_shutdown() {
     let mut client = server.client.clone();
     let request = ClaimRequest {
         actor_id: "waiting".to_owned(),
-        policy_version: 0,
         run_id: server.learner.run_id().to_owned(),
-        report: None,
-        identity: None,
+        ..ClaimRequest::default()
     };
     let waiting = tokio::spawn(async move { client.claim(request).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -405,59 +391,4 @@ async fn health_answers_for_the_service() {
     );
     let watched = health.watch(request).await.unwrap_err();
     assert_eq!(watched.code(), Code::Unimplemented, "{watched}");
-}
-
-/// Prints how long a normal group takes to submit: 8 episodes of 6 turns and 700 tokens. Run with
-/// `--ignored --nocapture`.
-#[ignore = "a measurement"]
-#[tokio::test(flavor = "multi_thread")]
-async fn submit_latency() {
-    const GROUPS: u64 = 250;
-    let mut config = small_config();
-    config.steps = 1;
-    config.groups_per_step = GROUPS;
-    config.group_size = 8;
-    config.micro_batch_tokens = 1_024;
-    config.rollout.max_context_tokens = 1_024;
-    config.rollout.max_completion_tokens = 64;
-    let mut server = Server::start_with(config).await;
-    let mut spent = Duration::ZERO;
-    for _ in 0..GROUPS {
-        let claim = claimed(server.claim(0).await);
-        let trajectories = normal_group(&claim);
-        let began = tokio::time::Instant::now();
-        server.submit(&claim, trajectories).await.unwrap();
-        spent += began.elapsed();
-    }
-    println!(
-        "{:.2} ms a group",
-        1e3 * spent.as_secs_f64() / GROUPS as f64
-    );
-}
-
-fn normal_group(claim: &GroupClaim) -> Vec<Trajectory> {
-    let mask: Vec<u8> = (0..700_u32).map(|at| u8::from(at % 100 >= 70)).collect();
-    let turn = Turn {
-        observation_text: "3 rows: ".repeat(40),
-        ..Turn::default()
-    };
-    let segment = Segment {
-        tokens: (0..700).map(|at| 300 + at % 100).collect(),
-        logprobs: mask
-            .iter()
-            .map(|&sampled| -6.5 * f32::from(sampled))
-            .collect(),
-        mask,
-    };
-    let member = |member| Trajectory {
-        member,
-        turns: turns(&segment.mask, &turn),
-        segments: vec![segment.clone()],
-        episode_return: f64::from(member % 2),
-        correct: member % 2 == 1,
-        scored: true,
-        question_id: claim.question_id.clone(),
-        ..Trajectory::default()
-    };
-    (0..claim.group_size).map(member).collect()
 }

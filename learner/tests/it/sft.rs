@@ -179,7 +179,7 @@ fn threads_do_not_change_a_bit() {
 
 #[test]
 fn a_training_that_is_broken_off_says_so() {
-    let mut heard = 0;
+    let mut told = 0;
     let outcome = train(
         &small_model(3),
         &episodes(20),
@@ -187,7 +187,7 @@ fn a_training_that_is_broken_off_says_so() {
         ARGUMENTS,
         None,
         &mut |progress| {
-            heard = progress.step;
+            told = progress.step;
             if progress.step == 3 {
                 SftNext::Stop
             } else {
@@ -196,7 +196,7 @@ fn a_training_that_is_broken_off_says_so() {
         },
     )
     .unwrap();
-    assert_eq!((heard, outcome.steps, outcome.finished), (3, 3, false));
+    assert_eq!((told, outcome.steps, outcome.finished), (3, 3, false));
 }
 
 /// Trains, with checkpoints in `folder`. Writes one after step 2 and stops after step `last`.

@@ -103,7 +103,7 @@ impl ToolCall {
     /// Returns the call in the format of Hermes and Qwen3: `<tool_call>\n{"name": ..., "arguments":
     /// {...}}\n</tool_call>`.
     pub fn to_text(&self) -> String {
-        let call = crate::python::to_json(&minijinja::Value::from_serialize(self));
+        let call = crate::python_format::to_json(&minijinja::Value::from_serialize(self));
         format!("{CALL_OPEN}\n{call}\n</tool_call>")
     }
 }

@@ -1,6 +1,9 @@
 //! Bounds for templates of unknown origin: whatever a template says, rendering it ends soon, with
 //! little memory and stack.
 //!
+//! An operator opens model folders that others made, and an actor receives one from its learner. A
+//! template in such a folder must not stop a learner, an actor or an env-node beside them.
+//!
 //! Invariant: every value that a template builds was measured. An operation is charged the sizes of
 //! its arguments, and more where its result is larger than they are, before it is carried out. What
 //! cannot be charged is not there: repetition (`*`), powers, recursive loops, and filters that no
@@ -13,7 +16,7 @@ use minijinja::{Environment, Error, ErrorKind, State, filters, functions, tests}
 
 use super::items::{assigned, charge_for_items, item, settled, slice};
 use super::meter::{VALUE_BYTES, WORK, charge, charge_for, too_much};
-use crate::python;
+use crate::python_format;
 
 /// Instructions of a rendering. Qwen3's template takes 60 for a message.
 const FUEL: u64 = 200_000;
@@ -253,7 +256,7 @@ const OPERATORS: [(&str, Operator); 11] = [
     (" ~", |_, args| {
         let mut text = String::new();
         for arg in args {
-            python::write_str(&mut text, arg)?;
+            python_format::write_str(&mut text, arg)?;
         }
         Ok(text.into())
     }),

@@ -336,11 +336,9 @@ fn rendering_needs_little_stack() {
         "{% set n = namespace() %}{% set n.v = [{'n': n}] %}",
         "{% set n = namespace() %}{% macro f() %}{{ n }}{% endmacro %}{% set n.v = f %}",
     ];
-    let rendered = std::thread::Builder::new()
-        .stack_size(1 << 20)
-        .spawn(move || {
-            sources.map(|source| render(source, &json!({})).expect_err(source).to_string())
-        });
+    let rendered = thread::Builder::new().stack_size(1 << 20).spawn(move || {
+        sources.map(|source| render(source, &json!({})).expect_err(source).to_string())
+    });
     for fault in rendered.unwrap().join().unwrap() {
         assert!(fault.contains("does not render"), "{fault}");
     }

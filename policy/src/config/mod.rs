@@ -20,8 +20,8 @@ const MOST_LAYERS: usize = 1 << 12;
 
 /// The rows of the tokens, which a tied LM head uses as well.
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
-/// The weight that some writers keep beside a tied embedding.
-pub(crate) const TIED_HEAD: &str = "lm_head.weight";
+/// The LM head, which some writers keep beside a tied embedding.
+pub(crate) const HEAD: &str = "lm_head.weight";
 
 /// A family of decoders that differ in norms and biases only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub struct DecoderConfig {
     /// Rows of the embedding and columns of the logits.
     pub vocab_size: usize,
     /// Context length in tokens that the model was trained for. The decoder does not enforce it;
-    /// an engine refuses to sample in longer contexts.
+    /// [`Self::check_context`] does.
     pub max_positions: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
@@ -153,6 +153,24 @@ impl DecoderConfig {
         self.rope_scaling.map_or(Ok(()), RopeScaling::validate)
     }
 
+    /// Checks that the model was trained for contexts of so many tokens.
+    ///
+    /// # Errors
+    /// [`PolicyError::Setting`] names the setting of a run, and both remedies.
+    pub fn check_context(&self, tokens: usize) -> Result<()> {
+        let most = self.max_positions;
+        if tokens <= most {
+            return Ok(());
+        }
+        let reason = format!(
+            "is {tokens}, but the model was trained for contexts of {most} tokens; lower it, or \
+             raise max_position_embeddings in the model's config.json if the model is meant to \
+             extrapolate"
+        );
+        let field = "learner.rollout.max_context_tokens";
+        Err(PolicyError::setting(field, reason))
+    }
+
     /// Checks that weights of these names and shapes are exactly those of the decoder, before
     /// anything is allocated for them. An `lm_head.weight` of a tied model is accepted if it has
     /// the shape of the embedding.
@@ -171,7 +189,7 @@ impl DecoderConfig {
         }
         for (name, found) in found {
             // Some writers keep the head of a tied model, which has the shape of the embedding.
-            let is_tied_head = self.tie_word_embeddings && name == TIED_HEAD;
+            let is_tied_head = self.tie_word_embeddings && name == HEAD;
             let known = if is_tied_head {
                 EMBEDDING
             } else {
@@ -198,7 +216,7 @@ impl DecoderConfig {
             ("model.norm.weight".to_owned(), vec![hidden]),
         ]);
         if !self.tie_word_embeddings {
-            shapes.insert("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]);
+            shapes.insert(HEAD.to_owned(), vec![self.vocab_size, hidden]);
         }
         for layer in 0..self.layers {
             let mut add = |name: &str, shape: &[usize]| {

@@ -5,7 +5,7 @@ const DESCRIBED: &str = "Table 'singer' columns:\n- Singer_ID: INTEGER\n- Net Pr
                          - order: TEXT\nRow count: 3";
 
 fn chat() -> Arc<Chat> {
-    Arc::new(crate::tiny::model(0).unwrap().chat)
+    Arc::new(crate::embedded::model(0).unwrap().chat)
 }
 
 /// Returns the tokens of a conversation about the tables `singer` and `Big Concert`, of which the
@@ -238,7 +238,7 @@ fn large_databases_and_hostile_names_are_matched() {
 /// Llama 3.1 prints tool results as JSON.
 #[test]
 fn templates_that_hide_names_are_refused() {
-    let mut files = crate::tiny::files();
+    let mut files = crate::embedded::files();
     let (_, template) = files
         .iter_mut()
         .find(|(name, _)| name == "chat_template.jinja")

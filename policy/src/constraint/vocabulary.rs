@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn tokens_have_the_bytes_that_they_decode_to() {
-        let chat = crate::tiny::model(0).unwrap().chat;
+        let chat = crate::embedded::model(0).unwrap().chat;
         let env = Vocabulary::new(&chat, "<|im_end|>").unwrap().trie;
         let text = "<tool_call>\n{\"name\": \"query\"} SELECT count(*) FROM größe";
         let ids = chat.encode(text).unwrap();

@@ -1,7 +1,5 @@
 //! Whether the program can compute on a device, and if not, what is missing and what to do about
-//! it.
-//!
-//! Pure functions of the findings.
+//! it. Pure.
 
 use super::{Findings, FoundDevice, FoundLibrary, Library};
 

@@ -1,8 +1,8 @@
 //! The decoder: one forward pass over packed rows for training and sampling, and its backward pass.
 //!
-//! Invariant: rows of any length lie end to end without padding. On the CPU in f32 a row's output
-//! depends, bit for bit, on that row's tokens alone, whether they come in one prefill, in chunks,
-//! or by decode steps through the [`KvCache`].
+//! Invariant: rows of any length lie end to end without padding. On the CPU, in f32 and in bf16, a
+//! row's output depends, bit for bit, on that row's tokens alone, whether they come in one prefill,
+//! in chunks, or by decode steps through the [`KvCache`].
 
 mod layer;
 mod training;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::config::{DecoderConfig, EMBEDDING};
+use crate::config::{DecoderConfig, EMBEDDING, HEAD};
 use crate::error::Result;
 use crate::kv_cache::KvCache;
 use crate::ops::{self, Backend, LinearWeight, RopeTable, Targets, TokenLogprobs};
@@ -28,8 +28,6 @@ pub enum DecoderMode {
     /// Sampling: weights are packed once for the kernels, and there is no backward pass.
     Sample,
 }
-
-const HEAD: &str = "lm_head.weight";
 
 /// A pre-norm decoder of one of the supported families.
 pub struct Decoder {
@@ -174,7 +172,7 @@ impl Decoder {
     }
 
     /// Returns log-probabilities and entropies `[N]` of `targets` after hidden states `[N, W]`. On
-    /// the CPU in f32 at most 64 MiB of logits are held.
+    /// the CPU at most 64 MiB of logits are held, or those of 48 tokens where they take more.
     ///
     /// # Errors
     /// If the number of targets or of sets is not N, or one is outside of the vocabulary.

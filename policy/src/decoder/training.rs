@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_computed_again() {
-        let config = crate::tiny::model(0).unwrap().config;
+        let config = crate::embedded::model(0).unwrap().config;
         let layer = Activations::token_bytes(&config, DType::F32);
         let needed = (layer * config.layers * 100) as u64;
         let within = |checkpointing: GradientCheckpointing, free| {

@@ -8,9 +8,6 @@ use candle_core::quantized::gguf_file::Value;
 use super::invalid_key;
 use crate::error::{PolicyError, Result};
 
-/// Sizes from here on are treated as damage: no product of two overflows, and no model comes near.
-const MOST: u64 = 1 << 24;
-
 /// The metadata, by key.
 pub(super) struct GgufMetadata<'a> {
     values: &'a HashMap<String, Value>,
@@ -50,15 +47,7 @@ impl<'a> GgufMetadata<'a> {
 
     /// Reads a size of the shape.
     pub(super) fn count(&self, name: &str) -> Result<Option<usize>> {
-        let key = self.key(name);
-        let size = self.whole(&key)?;
-        match size.filter(|&size| size >= MOST) {
-            Some(size) => Err(invalid_key(
-                &key,
-                format!("is {size}, more than any model has"),
-            )),
-            None => Ok(size.map(|size| size as usize)),
-        }
+        Ok(self.whole(&self.key(name))?.map(|size| size as usize))
     }
 
     /// Reads a size that every model has.

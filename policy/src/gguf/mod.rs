@@ -18,6 +18,7 @@ use self::metadata::GgufMetadata;
 use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
 use crate::model::Model;
+use crate::model_files::CONFIG;
 
 /// Reads the bytes of a GGUF file of the architectures llama, qwen2 and qwen3 with a byte-level BPE
 /// tokenizer.
@@ -31,7 +32,7 @@ pub fn read(bytes: &[u8]) -> Result<Model> {
     let metadata = GgufMetadata::new(&content.metadata)?;
     let config = config(&metadata, &content)?;
     let mut files = text::files(&metadata, config.vocab_size)?;
-    files.push(("config.json".to_owned(), config.to_json().into_bytes()));
+    files.push((CONFIG.to_owned(), config.to_json().into_bytes()));
     Model::from_files(files, tensors::weights(bytes, &content, &config)?)
 }
 

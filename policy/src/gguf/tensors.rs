@@ -9,7 +9,7 @@ use std::io::Cursor;
 use candle_core::quantized::gguf_file::{Content, TensorInfo};
 use candle_core::{Device, Tensor};
 
-use crate::config::{DecoderConfig, Family};
+use crate::config::{self, DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
 use crate::weights::Weights;
 
@@ -109,9 +109,9 @@ fn source(name: &str) -> String {
         Some(format!("blk.{layer}.{short}.{kind}"))
     };
     match name {
-        "model.embed_tokens.weight" => EMBEDDING.to_owned(),
+        config::EMBEDDING => EMBEDDING.to_owned(),
         "model.norm.weight" => "output_norm.weight".to_owned(),
-        "lm_head.weight" => HEAD.to_owned(),
+        config::HEAD => HEAD.to_owned(),
         _ => in_layer().expect("a weight has a name in GGUF: this is a bug"),
     }
 }

@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 use super::invalid_key;
 use super::metadata::GgufMetadata;
 use crate::error::Result;
+use crate::model_files::{CHAT_TEMPLATE, GENERATION_CONFIG, TOKENIZER_CONFIG};
+use crate::tokenizer::FILE;
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 /// The kinds of tokens: control tokens, which decoding may hide, and added ones, which it does not;
@@ -36,16 +38,10 @@ pub(super) fn files(metadata: &GgufMetadata<'_>, rows: usize) -> Result<Vec<(Str
     let special = special_tokens(metadata, tokens.len())?;
     let json = |name: &str, content: &Value| (name.to_owned(), format!("{content:#}").into_bytes());
     Ok(vec![
-        json("tokenizer.json", &tokenizer(metadata, &tokens)?),
-        json(
-            "tokenizer_config.json",
-            &tokenizer_config(&special, &tokens),
-        ),
-        json("generation_config.json", &generation_config(&special)),
-        (
-            "chat_template.jinja".to_owned(),
-            template.as_bytes().to_vec(),
-        ),
+        json(FILE, &tokenizer(metadata, &tokens)?),
+        json(TOKENIZER_CONFIG, &tokenizer_config(&special, &tokens)),
+        json(GENERATION_CONFIG, &generation_config(&special)),
+        (CHAT_TEMPLATE.to_owned(), template.as_bytes().to_vec()),
     ])
 }
 

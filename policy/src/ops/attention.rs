@@ -7,16 +7,13 @@
 //!
 //! Shapes: T packed tokens, H query heads, K key-value heads, D head size.
 
-use candle_core::{D, DType, Device, Result, Shape, Tensor, bail};
-
+use candle_core::{Result, Tensor, bail};
 use half::bf16;
 
 use super::attention_kernel::{AttentionValue, Backward, Forward, Heads, Largest, RowHead};
+use super::attention_tensor_ops::attention_in_pages;
 use super::kv_pages::{KvPages, PAGE, PagedSequence};
-use super::paged_attention::attention_in_pages;
-use super::{
-    Backend, at_least_f32, autograd_backward, check_same_shape, compute_dtype, read_values,
-};
+use super::{Backend, autograd_backward, check_same_shape, read};
 use crate::packed_rows::PackedRow;
 
 impl Backend {
@@ -59,10 +56,10 @@ impl Backend {
 fn forward<T: AttentionValue>([q, k, v]: [&Tensor; 3], rows: &[PackedRow]) -> Result<Tensor> {
     let heads = Heads::of(q, k, v)?;
     let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
-    let out = read_values([q, k, v], |[q, k, v]| {
+    let out = read([q, k, v], |[q, k, v]| {
         let mut out = vec![0.0; q.len()];
-        let mut keys = GatheredKv::<T>::new(&batch);
-        let mut scratch = T::scratch(batch.largest());
+        let mut keys = GatheredKv::<T>::new(batch.largest);
+        let mut scratch = T::scratch(batch.largest);
         for (index, row) in rows.iter().enumerate() {
             for row_head in batch.row_heads(index) {
                 keys.load(row, row_head, k, v);
@@ -89,11 +86,11 @@ fn backward<T: AttentionValue>(
     check_same_shape("attention", out, dout)?;
     let heads = Heads::of(q, k, v)?;
     let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
-    let [dq, dk, dv] = read_values([q, k, v, out, dout], |[q, k, v, out, dout]| {
+    let [dq, dk, dv] = read([q, k, v, out, dout], |[q, k, v, out, dout]| {
         let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| vec![0.0; x.len()]);
-        let mut keys_values = GatheredKv::<T>::new(&batch);
-        let mut values_keys = GatheredKv::<T>::new(&batch);
-        let mut scratch = T::backward_scratch(batch.largest());
+        let mut keys_values = GatheredKv::<T>::new(batch.largest);
+        let mut values_keys = GatheredKv::<T>::new(batch.largest);
+        let mut scratch = T::backward_scratch(batch.largest);
         for (index, row) in rows.iter().enumerate() {
             for row_head in batch.row_heads(index) {
                 keys_values.load(row, row_head, k, v);
@@ -124,86 +121,6 @@ fn backward<T: AttentionValue>(
     ])
 }
 
-/// [`Backend::attention`] by tensor operations, row by row: the reference implementation that tests
-/// hold the others to.
-pub fn attention_tensor_ops(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    rows: &[PackedRow],
-) -> Result<Tensor> {
-    let scores = compute_dtype(q.dtype());
-    let (kv_heads, head_dim) = (k.dim(1)?, k.dim(2)?);
-    let mut outputs = Vec::with_capacity(rows.len());
-    let row_offsets = row_offsets(rows);
-    for (row, &first) in rows.iter().zip(&row_offsets) {
-        let own = |x: &Tensor| x.narrow(0, first, row.len);
-        let all = |x: &Tensor| {
-            let all = match row.past {
-                0 => own(x)?,
-                past => Tensor::cat(&[x.narrow(0, row_offsets[row.slot], past)?, own(x)?], 0)?,
-            };
-            let heads_first = all.transpose(0, 1)?.contiguous()?;
-            heads_first.reshape((kv_heads, 1, (), head_dim))
-        };
-        let keys = row.past + row.len;
-        let causal_mask = causal_mask(row.past..keys, (1, row.len, keys), scores, q.device())?;
-        let q = grouped_queries(&own(q)?.unsqueeze(0)?, kv_heads)?;
-        outputs.push(grouped_attention(&q, &all(k)?, &all(v)?, &causal_mask)?.squeeze(0)?);
-    }
-    Tensor::cat(&outputs, 0)
-}
-
-/// Groups q [R, len, H, D] by their key-value head, so that keys and values need no copy for each
-/// query head (GQA): [K, R, H / K, len, D].
-fn grouped_queries(q: &Tensor, kv_heads: usize) -> Result<Tensor> {
-    let (rows, len, heads, head_dim) = q.dims4()?;
-    let q = q.reshape((rows, len, kv_heads, heads / kv_heads, head_dim))?;
-    q.permute((2, 0, 3, 1, 4))?.contiguous()
-}
-
-/// Returns the causal mask [R, 1, len, keys] that is added to the scores of R rows of `len` queries
-/// at `positions`.
-///
-/// It is 0 up to a query's own position and -1e30 beyond, so that the softmax weight is an exact
-/// zero there. The value is finite because a row of minus infinities would have no gradient.
-pub(super) fn causal_mask(
-    positions: impl Iterator<Item = usize>,
-    (rows, len, keys): (usize, usize, usize),
-    dtype: DType,
-    device: &Device,
-) -> Result<Tensor> {
-    const LOWEST: f64 = -1e30;
-    let positions: Vec<u32> = positions.map(|position| position as u32).collect();
-    let positions = Tensor::from_vec(positions, (rows, 1, len, 1), device)?;
-    let keys = Tensor::arange(0, keys as u32, device)?;
-    let beyond = positions.broadcast_lt(&keys)?;
-    beyond.to_dtype(dtype)? * LOWEST
-}
-
-/// Attends with R rows of [`grouped_queries`] to keys and values [K, R, keys, D] → [R, len, H *
-/// D]. Half precision is widened to f32 inside, so scores, softmax and weights are never rounded to
-/// it.
-fn grouped_attention(q: &Tensor, k: &Tensor, v: &Tensor, causal_mask: &Tensor) -> Result<Tensor> {
-    let (kv_heads, rows, group, len, head_dim) = q.dims5()?;
-    let batched = |x: &Tensor| at_least_f32(&x.reshape((kv_heads * rows, (), head_dim))?);
-    let queries = (batched(q)? / (head_dim as f64).sqrt())?;
-    let scores = queries.matmul(&batched(k)?.t()?)?;
-    let scores = scores.reshape((kv_heads, rows, group, len, ()))?;
-    let scores = scores.broadcast_add(causal_mask)?;
-    let weights = scores
-        // Subtracting the maximum keeps exp from overflowing; it cancels in the quotient, so it
-        // needs no gradient.
-        .broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?
-        .exp()?;
-    let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
-    let weights = weights.reshape((kv_heads * rows, group * len, ()))?;
-    let out = weights.matmul(&batched(v)?)?.to_dtype(q.dtype())?;
-    out.reshape((kv_heads, rows, group, len, head_dim))?
-        .permute((1, 3, 0, 2, 4))?
-        .reshape((rows, len, kv_heads * group * head_dim))
-}
-
 /// Appends the new keys and values to the cached sequences and attends to them by kernels. `table`
 /// gives the block table of a slot.
 pub(crate) fn cached_attention<'a, T: AttentionValue>(
@@ -214,9 +131,9 @@ pub(crate) fn cached_attention<'a, T: AttentionValue>(
 ) -> Result<Tensor> {
     let heads = Heads::of(q, k, v)?;
     let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
-    let out = read_values([q, k, v], |[q, k, v]| {
+    let out = read([q, k, v], |[q, k, v]| {
         let mut out = vec![0.0; q.len()];
-        let mut scratch = T::scratch(batch.largest());
+        let mut scratch = T::scratch(batch.largest);
         for (index, row) in rows.iter().enumerate() {
             for row_head in batch.row_heads(index) {
                 let sequence = PagedSequence {
@@ -255,8 +172,7 @@ pub(super) fn row_offsets(rows: &[PackedRow]) -> Vec<usize> {
 struct AttentionBatch<'a> {
     rows: &'a [PackedRow],
     row_offsets: Vec<usize>,
-    heads: Heads,
-    max_keys: usize,
+    largest: Largest,
 }
 
 impl<'a> AttentionBatch<'a> {
@@ -267,23 +183,18 @@ impl<'a> AttentionBatch<'a> {
         Ok(Self {
             rows,
             row_offsets: row_offsets(rows),
-            heads,
-            max_keys: rows.iter().map(|row| row.past + row.len).max().unwrap_or(0),
+            largest: Largest {
+                heads,
+                len: rows.iter().map(|row| row.len).max().unwrap_or(0),
+                keys: rows.iter().map(|row| row.past + row.len).max().unwrap_or(0),
+            },
         })
-    }
-
-    /// Returns the largest row.
-    fn largest(&self) -> Largest {
-        Largest {
-            heads: self.heads,
-            len: self.rows.iter().map(|row| row.len).max().unwrap_or(0),
-            keys: self.max_keys,
-        }
     }
 
     /// Iterates over the key-value heads of one row.
     fn row_heads(&self, index: usize) -> impl Iterator<Item = RowHead> {
-        let (row, heads, first) = (self.rows[index], self.heads, self.row_offsets[index]);
+        let (row, heads) = (self.rows[index], self.largest.heads);
+        let first = self.row_offsets[index];
         let past_offset = self.row_offsets.get(row.slot).copied().unwrap_or(0);
         (0..heads.kv_heads).map(move |kv_head| RowHead {
             heads,
@@ -306,8 +217,8 @@ struct GatheredKv<T: AttentionValue> {
 }
 
 impl<T: AttentionValue> GatheredKv<T> {
-    fn new(batch: &AttentionBatch<'_>) -> Self {
-        let (heads, pages) = (batch.heads, batch.max_keys.div_ceil(PAGE));
+    fn new(Largest { heads, keys, .. }: Largest) -> Self {
+        let pages = keys.div_ceil(PAGE);
         Self {
             pages: KvPages::new(pages, heads.kv_heads, heads.head_dim),
             table: (0..pages as u32).collect(),
@@ -350,9 +261,9 @@ impl Heads {
     fn of(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Self> {
         let (_, heads, head_dim) = q.dims3()?;
         let (_, kv_heads, key_dim) = k.dims3()?;
-        let same: bool = k.shape() == v.shape() && key_dim == head_dim;
-        if !same || !heads.is_multiple_of(kv_heads) {
-            let (k, v): (&Shape, &Shape) = (k.shape(), v.shape());
+        let is_same = k.shape() == v.shape() && key_dim == head_dim;
+        if !is_same || !heads.is_multiple_of(kv_heads) {
+            let (k, v) = (k.shape(), v.shape());
             bail!("attention: {heads} heads of {head_dim} do not fit keys {k:?} and values {v:?}");
         }
         Ok(Self {

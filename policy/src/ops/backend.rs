@@ -43,8 +43,7 @@ impl Backend {
         inputs: [&Tensor; N],
         kernel: impl FnOnce([&Tensor; N]) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let outputs = self.by_kernels(inputs, |inputs| Ok([kernel(inputs)?]))?;
-        let [output] = outputs;
+        let [output] = self.by_kernels(inputs, |inputs| Ok([kernel(inputs)?]))?;
         Ok(output)
     }
 

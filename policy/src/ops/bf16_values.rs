@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Result, Shape, Tensor};
 use half::bf16;
 
 use super::simd::{Kernel, Simd, dispatch};
-use super::{read, read_bf16, tensor};
+use super::{read, tensor};
 
 /// The bits of 2^-55, without the sign. Products take smaller values as zero (`matmul_bf16`).
 const SMALLEST: u16 = (127 - 55) << 7;
@@ -17,7 +17,7 @@ pub(super) fn widened(x: &Tensor) -> Result<Tensor> {
     if x.dtype() == DType::F32 {
         return Ok(x.clone());
     }
-    let wide = read_bf16([x], |[x]| {
+    let wide = read([x], |[x]| {
         let mut wide = vec![0.0; x.len()];
         dispatch(Widen { x, wide: &mut wide });
         Ok(wide)

@@ -11,7 +11,7 @@ const BLOCK: usize = 256;
 
 /// Returns the token whose share of the cumulative distribution, in index order, contains `uniform`
 /// in [0, 1). Returns `None` if a logit is NaN or plus infinity, or if none is finite.
-pub fn draw_token(logits: &[f32], temperature: f32, uniform: f64) -> Option<u32> {
+pub(crate) fn draw_token(logits: &[f32], temperature: f32, uniform: f64) -> Option<u32> {
     let mut weights = vec![0.0; logits.len()];
     let blocks = dispatch(SoftmaxWeights {
         logits,

@@ -3,29 +3,23 @@
 //! Invariant: an output element has one order of sums (see `matmul` and `matmul_bf16`), the same
 //! whether W is packed once for sampling or during the product for training.
 
-use std::sync::Arc;
-
 use candle_core::{Result, Tensor, bail};
 
 use super::bf16_values::{rounded_tensor, widened};
 use super::fixed_shape::product_of_rows;
 use super::matmul::{PackedMatrix, Right, View, WriteMode, multiply, product};
-use super::matmul_bf16::{Bf16Matrix, Bf16View, multiply_bf16};
-use super::{Backend, at_least_f32, read, read_bf16, tensor};
+use super::matmul_bf16::{Bf16Matrix, multiply_bf16};
+use super::{Backend, at_least_f32, read, tensor};
 
 /// A weight [out, in] as a backend holds it for training or for sampling.
-#[derive(Clone)]
 pub enum LinearWeight {
     /// The tensor itself.
     Tensor(Tensor),
     /// Packed for sampling in f32.
-    Packed(Arc<PackedWeight>),
+    Packed(PackedMatrix),
     /// Packed for products of bf16.
-    Bf16(Arc<Bf16Weight>),
+    Bf16(Bf16Weight),
 }
-
-/// A weight packed for sampling in f32.
-pub struct PackedWeight(PackedMatrix);
 
 /// A weight packed for products of bf16.
 pub struct Bf16Weight {
@@ -69,7 +63,7 @@ impl LinearWeight {
     pub(super) fn shape(&self) -> Result<(usize, usize)> {
         Ok(match self {
             Self::Tensor(weight) => weight.dims2()?,
-            Self::Packed(weight) => (weight.0.columns(), weight.0.rows()),
+            Self::Packed(weight) => (weight.columns(), weight.rows()),
             Self::Bf16(weight) => (weight.forward.columns(), weight.forward.rows()),
         })
     }
@@ -92,7 +86,7 @@ impl Backend {
                 let packed = read([weight], |[w]| {
                     Ok(PackedMatrix::new(View::new(w, n, k, k).transposed()))
                 })?;
-                Ok(LinearWeight::Packed(Arc::new(PackedWeight(packed))))
+                Ok(LinearWeight::Packed(packed))
             }
             Self::CpuBf16 => packed_bf16(weight, false),
             Self::TensorOps => Ok(LinearWeight::Tensor(weight.clone())),
@@ -122,9 +116,9 @@ impl Backend {
                 .collect::<Result<Vec<_>>>()?,
             Self::CpuBf16 => linears_bf16(x, &weights)?,
         };
-        let mut products = products.into_iter();
-        let mut next = || products.next().expect("each weight has one: this is a bug");
-        Ok(std::array::from_fn(|_| next()))
+        Ok(products
+            .try_into()
+            .expect("each weight has one: this is a bug"))
     }
 
     /// [`Self::linear`] without the last rounding: half precision gives f32, as logits need.
@@ -183,8 +177,8 @@ impl Backend {
     fn right_factor(self, x: &Tensor) -> Result<RightFactor> {
         let (m, k) = x.dims2()?;
         match self {
-            Self::CpuBf16 => read_bf16([x], |[x]| {
-                Ok(RightFactor::Bf16(Bf16Matrix::new(Bf16View::new(x, m, k))))
+            Self::CpuBf16 => read([x], |[x]| {
+                Ok(RightFactor::Bf16(Bf16Matrix::new(View::new(x, m, k, k))))
             }),
             _ => Ok(RightFactor::F32(x.clone())),
         }
@@ -217,8 +211,8 @@ impl RightFactor {
             bail!("linear: {m} rows of gradients for {rows} rows");
         }
         match self {
-            Self::Bf16(x) => read_bf16([dy], |[dy]| {
-                let dy = Bf16View::new(dy, m, n).transposed();
+            Self::Bf16(x) => read([dy], |[dy]| {
+                let dy = View::new(dy, m, n, n).transposed();
                 multiply_bf16(dy, &mut [(x, sum)], WriteMode::Accumulate)
             }),
             Self::F32(x) => read([x, dy], |[values, dy]| {
@@ -232,7 +226,7 @@ impl RightFactor {
 }
 
 /// [`Backend::linear`] by tensor operations.
-pub fn linear_tensor_ops(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+pub(super) fn linear_tensor_ops(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     product_of_rows(x, &weight.t()?)
 }
 
@@ -272,8 +266,8 @@ fn input_gradient_bf16(outputs: &[(&Tensor, &LinearWeight)]) -> Result<Tensor> {
     let mut sum = vec![0.0; m * k];
     for (dy, weight) in outputs {
         let n = dy.dim(1)?;
-        read_bf16([dy], |[dy]| {
-            let dy = Bf16View::new(dy, m, n);
+        read([dy], |[dy]| {
+            let dy = View::new(dy, m, n, n);
             let mut products = [(weight.backward_bf16()?, &mut *sum)];
             multiply_bf16(dy, &mut products, WriteMode::Accumulate)
         })?;
@@ -283,14 +277,14 @@ fn input_gradient_bf16(outputs: &[(&Tensor, &LinearWeight)]) -> Result<Tensor> {
 
 fn packed_bf16(weight: &Tensor, is_trained: bool) -> Result<LinearWeight> {
     let (n, k) = weight.dims2()?;
-    let packed = read_bf16([weight], |[w]| {
-        let w = Bf16View::new(w, n, k);
+    let packed = read([weight], |[w]| {
+        let w = View::new(w, n, k, k);
         Ok(Bf16Weight {
             forward: Bf16Matrix::new(w.transposed()),
             backward: is_trained.then(|| Bf16Matrix::new(w)),
         })
     })?;
-    Ok(LinearWeight::Bf16(Arc::new(packed)))
+    Ok(LinearWeight::Bf16(packed))
 }
 
 /// Returns x Wᵀ [T, out] by kernels, unrounded.
@@ -306,7 +300,7 @@ pub(super) fn product_with(x: &Tensor, weight: &LinearWeight) -> Result<Vec<f32>
             Ok(product(View::new(x, m, k, k), Right::Plain(w)))
         }),
         LinearWeight::Packed(weight) => read([x], |[x]| {
-            Ok(product(View::new(x, m, k, k), Right::Packed(&weight.0)))
+            Ok(product(View::new(x, m, k, k), Right::Packed(weight)))
         }),
         LinearWeight::Bf16(weight) => {
             let mut products = bf16_products(x, &[&weight.forward])?;
@@ -328,8 +322,8 @@ fn bf16_products(x: &Tensor, packed: &[&Bf16Matrix]) -> Result<Vec<Vec<f32>>> {
     for (packed, y) in packed.iter().zip(&mut ys) {
         products.push((packed, y));
     }
-    read_bf16([x], |[x]| {
-        let x = Bf16View::new(x, m, k);
+    read([x], |[x]| {
+        let x = View::new(x, m, k, k);
         multiply_bf16(x, &mut products, WriteMode::Overwrite)
     })?;
     Ok(ys)

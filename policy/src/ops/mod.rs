@@ -17,14 +17,15 @@
 //!
 //! On the CPU every sum has one order (`matmul`, `matmul_bf16`), so sampling equals training bit
 //! for bit. On other devices all products of a layer have one shape whatever the batch
-//! (`fixed_shape`), and attention visits blocks of keys in order of position (`paged_attention`). A
-//! library that sums the rows of one shape in one order then keeps the bits equal;
-//! `tests/decoder_tensor_ops.rs` shows this for candle on the CPU.
+//! (`fixed_shape`), and attention visits blocks of keys in order of position
+//! (`attention_tensor_ops`). A library that sums the rows of one shape in one order then keeps the
+//! bits equal; `tests/it/decoder_tensor_ops.rs` shows this for candle on the CPU.
 
 mod aligned;
 mod amx_permission;
 mod attention;
 mod attention_kernel;
+mod attention_tensor_ops;
 mod backend;
 mod bf16_values;
 mod draw;
@@ -39,31 +40,26 @@ mod math;
 mod matmul;
 mod matmul_bf16;
 mod norm;
-mod paged_attention;
 mod rope;
 mod simd;
 mod swiglu;
 mod token_set;
 
-pub use attention::attention_tensor_ops;
-pub(crate) use attention::cached_attention;
 pub use backend::Backend;
-pub use draw::draw_token;
 pub use draw_tensor_ops::{Filters, RowSampling, draw_rows, filtered_weights};
 pub use embedding::select_rows;
-pub use linear::{LinearWeight, linear_tensor_ops};
+pub use linear::LinearWeight;
 pub use logprobs::{LogprobGradients, Targets, TokenLogprobs, log_softmax_at};
-pub use norm::rms_norm_tensor_ops;
-pub use rope::{RopeTable, rope_tensor_ops};
+pub use rope::RopeTable;
 pub use simd::{InstructionSet, with_instruction_set};
-pub use swiglu::swiglu_tensor_ops;
 pub use token_set::TokenSet;
 
+pub(crate) use attention::cached_attention;
+pub(crate) use attention_tensor_ops::{AttentionMetadata, TensorPages};
+pub(crate) use draw::draw_token;
 pub(crate) use kv_pages::{KvPages, PAGE};
-pub(crate) use paged_attention::{AttentionMetadata, TensorPages};
 
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, Var, WithDType, bail};
-use half::bf16;
 
 /// Returns the dtype that values of `dtype` are computed in: f32 for half precision, else `dtype`.
 pub(crate) fn compute_dtype(dtype: DType) -> DType {
@@ -78,23 +74,9 @@ fn at_least_f32(x: &Tensor) -> Result<Tensor> {
     x.to_dtype(compute_dtype(x.dtype()))
 }
 
-/// Calls `f` with the values of f32 CPU tensors. Only strided tensors are copied.
-pub(crate) fn read<T, const N: usize>(
-    tensors: [&Tensor; N],
-    f: impl FnOnce([&[f32]; N]) -> Result<T>,
-) -> Result<T> {
-    read_values(tensors, f)
-}
-
-/// Calls `f` with the values of bf16 CPU tensors.
-fn read_bf16<T, const N: usize>(
-    tensors: [&Tensor; N],
-    f: impl FnOnce([&[bf16]; N]) -> Result<T>,
-) -> Result<T> {
-    read_values(tensors, f)
-}
-
-fn read_values<V: WithDType, T, const N: usize>(
+/// Calls `f` with the values of CPU tensors, whose dtype is that of `V`. Only strided tensors are
+/// copied.
+pub(crate) fn read<V: WithDType, T, const N: usize>(
     tensors: [&Tensor; N],
     f: impl FnOnce([&[V]; N]) -> Result<T>,
 ) -> Result<T> {

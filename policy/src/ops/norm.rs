@@ -35,15 +35,19 @@ impl Backend {
                 None => (dx, dweight),
             });
         }
-        let has_residual = residual.is_some();
         let mut dweight = None;
-        let inputs = [x, weight, dy, residual.unwrap_or(dy)];
-        let dx = self.by_kernel(inputs, |[x, weight, dy, residual]| {
-            let residual = has_residual.then_some(residual);
+        let mut kernel = |[x, weight, dy]: [&Tensor; 3], residual: Option<&Tensor>| -> Result<_> {
             let (dx, of_weight) = backward(x, weight, eps, dy, residual)?;
             dweight = Some(of_weight);
             Ok(dx)
-        })?;
+        };
+        let dx = match residual {
+            None => self.by_kernel([x, weight, dy], |inputs| kernel(inputs, None))?,
+            Some(residual) => self.by_kernel([x, weight, dy, residual], |inputs| {
+                let [x, weight, dy, residual] = inputs;
+                kernel([x, weight, dy], Some(residual))
+            })?,
+        };
         Ok((dx, dweight.expect("the kernel ran: this is a bug")))
     }
 }
@@ -97,7 +101,7 @@ fn backward(
 }
 
 /// [`Backend::rms_norm`] by tensor operations; half precision is widened to f32 inside.
-pub fn rms_norm_tensor_ops(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+fn rms_norm_tensor_ops(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
     let mean = wide.sqr()?.mean_keepdim(D::Minus1)?;
     let normed = wide.broadcast_div(&(mean + eps)?.sqrt()?)?;

@@ -108,7 +108,7 @@ fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
 
 /// [`Backend::rope`], or its inverse, by tensor operations; half precision is widened to f32
 /// inside.
-pub fn rope_tensor_ops(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
+fn rope_tensor_ops(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
     let half = x.dim(2)? / 2;
     let cos_sin = cos_sin.to_dtype(wide.dtype())?.unsqueeze(1)?;

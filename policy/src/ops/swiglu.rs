@@ -34,7 +34,7 @@ impl Backend {
 }
 
 /// [`Backend::swiglu`] by tensor operations; half precision is widened to f32 inside.
-pub fn swiglu_tensor_ops(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+fn swiglu_tensor_ops(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     (at_least_f32(gate)?.silu()? * at_least_f32(up)?)?.to_dtype(gate.dtype())
 }
 

@@ -56,7 +56,7 @@ fn random_weights_have_the_stated_spread_and_are_reproducible() {
 }
 
 #[test]
-fn weights_that_are_at_home_are_shared_and_others_converted() {
+fn weights_already_on_the_device_in_the_dtype_are_shared_and_others_converted() {
     let weights = Weights::random(&config(), 1).unwrap();
     let same = weights.to(&Device::Cpu, DType::F32).unwrap();
     for (name, tensor) in weights.iter() {
@@ -191,7 +191,7 @@ fn a_head_of_its_own_is_refused_in_a_tied_model() {
         ),
     ] {
         let mut weights = weights.clone();
-        weights.0.insert(TIED_HEAD.to_owned(), head);
+        weights.0.insert(HEAD.to_owned(), head);
         weights.save(dir.path()).unwrap();
         let refusal = load(dir.path()).unwrap_err().to_string();
         assert!(
@@ -201,8 +201,8 @@ fn a_head_of_its_own_is_refused_in_a_tied_model() {
         assert!(weights.fitted(&config()).is_err());
     }
     let mut kept = weights.clone();
-    kept.0.insert(TIED_HEAD.to_owned(), embedding.clone());
-    assert!(kept.fitted(&config()).unwrap().get(TIED_HEAD).is_err());
+    kept.0.insert(HEAD.to_owned(), embedding.clone());
+    assert!(kept.fitted(&config()).unwrap().get(HEAD).is_err());
 }
 
 #[test]

@@ -54,7 +54,7 @@ const MAX_RESET_STREAMS: usize = 128;
 pub(super) struct Connections {
     http: Builder<StreamExecutor>,
     header_timeout: Duration,
-    max_age: Option<Duration>,
+    max_age: Option<(Duration, Duration)>,
     grace: Duration,
     draining: CancellationToken,
 }
@@ -135,36 +135,40 @@ impl Connections {
             hyper::service::service_fn(move |mut request: Request<Incoming>| {
                 has_request.store(true, Ordering::Relaxed);
                 request.extensions_mut().insert(received.clone());
-                let answer = service(request);
-                async move { answer.await.map(WatchedBody::of) }
+                let response = service(request);
+                async move { response.await.map(WatchedBody::of) }
             })
         };
         let connection = self
             .http
             .serve_connection_with_upgrades(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
-        tokio::select! {
+        let grace = tokio::select! {
             ended = connection.as_mut() => return log(ended),
-            () = self.draining.cancelled() => {}
-            () = old(self.max_age) => {}
-            () = no_request(&has_request, self.header_timeout) => {}
-        }
+            () = self.draining.cancelled() => self.grace,
+            grace = old(self.max_age) => grace,
+            () = no_request(&has_request, self.header_timeout) => self.grace,
+        };
         // HTTP/2 sends GOAWAY, so that the client makes no further calls here. HTTP/1.1 closes
         // after the request at hand.
         connection.as_mut().graceful_shutdown();
-        match timeout(self.grace, connection).await {
+        match timeout(grace, connection).await {
             Ok(ended) => log(ended),
             Err(_) => tracing::debug!(
                 "the connection was cut: its calls did not end within {} s",
-                self.grace.as_secs_f64()
+                grace.as_secs_f64()
             ),
         }
     }
 }
 
-async fn old(max_age: Option<Duration>) {
+/// Resolves when a connection is old. Returns the time for its calls in flight to end.
+async fn old(max_age: Option<(Duration, Duration)>) -> Duration {
     match max_age {
-        Some(age) => sleep(age).await,
+        Some((age, grace)) => {
+            sleep(age).await;
+            grace
+        }
         None => pending().await,
     }
 }

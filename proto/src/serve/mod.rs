@@ -20,7 +20,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     task::JoinSet,
-    time::{Instant, sleep},
+    time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -30,12 +30,10 @@ pub use received::{ReceivedBytes, ReceivedTooMuch};
 pub use unread_budget::{CountedBody, UnreadBudget};
 
 use self::connection::Connections;
-use crate::{server_tls::ServerTls, transport::BoxError};
+use crate::{log_pacing::RareWarning, server_tls::ServerTls, transport::BoxError};
 
 /// How long a server waits before it accepts again after the system refused it a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The shortest time between two warnings about the same.
-const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// What the connections of a port may hold, and for how long.
 #[derive(Clone, Debug)]
@@ -51,9 +49,10 @@ pub struct ConnectionLimits {
     pub keepalive_interval: Duration,
     /// The time after which an unanswered ping ends the connection.
     pub keepalive_timeout: Duration,
-    /// The time after which a client is asked to open a new connection; none if it need not.
-    pub max_age: Option<Duration>,
-    /// The time for calls in flight to end when their connection does.
+    /// The time after which a client is asked to open a new connection, and the time for its calls
+    /// in flight to end then; none if it need not.
+    pub max_age: Option<(Duration, Duration)>,
+    /// The time for calls in flight to end when the server stops.
     pub grace: Duration,
     /// How long an HTTP/2 stream may last.
     pub stream: StreamLimit,
@@ -216,25 +215,5 @@ impl Refusals {
         if let Some(refused) = self.warning.note() {
             tracing::warn!(refused, "{}", reason());
         }
-    }
-}
-
-/// Decides which of many like events is worth a line: the first, and then one a minute. A flood of
-/// refusals must not become a flood of lines.
-#[derive(Debug, Default)]
-pub struct RareWarning {
-    warned: Option<Instant>,
-    since_warning: u64,
-}
-
-impl RareWarning {
-    /// Notes an event. Returns how many there were since the last line if another line is due.
-    pub fn note(&mut self) -> Option<u64> {
-        self.since_warning += 1;
-        if self.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) {
-            return None;
-        }
-        self.warned = Some(Instant::now());
-        Some(std::mem::take(&mut self.since_warning))
     }
 }

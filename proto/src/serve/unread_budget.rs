@@ -52,14 +52,20 @@ impl UnreadBudget {
         }
     }
 
+    /// Returns the share of a message of so many bytes, which counts until it is dropped; none if
+    /// the budget does not have it.
+    pub fn share(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let count = u32::try_from(bytes).unwrap_or(u32::MAX);
+        Arc::clone(&self.0).try_acquire_many_owned(count).ok()
+    }
+
     fn counted(&self, bytes: Bytes) -> Result<Bytes, BoxError> {
-        let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        match Arc::clone(&self.0).try_acquire_many_owned(count) {
-            Ok(share) => Ok(Bytes::from_owner(CountedBytes {
+        match self.share(bytes.len()) {
+            Some(share) => Ok(Bytes::from_owner(CountedBytes {
                 bytes,
                 _share: share,
             })),
-            Err(_) => {
+            None => {
                 tracing::warn!(
                     bytes = bytes.len(),
                     "a response was cut: peers do not read what they asked for"

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::findings::Finding;
 use crate::{
     folder::RunRecords,
-    page::{EVAL, Evaluations},
+    page::Evaluations,
     records::{
-        DecodingMode, EpisodeRecord, Evaluation, LearnerStepRecord, RunStatus, TrainingStage,
+        DecodingMode, EVAL_SPLIT, EpisodeRecord, Evaluation, LearnerStepRecord, RunStatus,
+        TrainingStage,
     },
 };
 
@@ -28,8 +29,6 @@ const ETA_STEPS: usize = 20;
 pub struct LiveStatus {
     /// Name of the run.
     pub name: String,
-    /// What identifies the run to actors; empty if it was read from a folder.
-    pub run_id: String,
     /// Whether it has ended.
     pub state: RunStatus,
     /// Description of the base model.
@@ -140,9 +139,6 @@ pub struct LiveEpisode {
     pub group_index: u64,
     /// The actor that played it.
     pub actor_id: String,
-    /// The policy version of its first turn.
-    #[serde(default)]
-    pub policy_version: Option<u64>,
     /// Why it failed for a reason outside the agent; empty if it did not.
     #[serde(default)]
     pub failure: String,
@@ -169,7 +165,6 @@ impl LiveStatus {
         let state = info.map_or(RunStatus::Running, |info| info.status);
         let mut status = Self {
             name: info.map_or(folder_name, |info| &info.name).to_owned(),
-            run_id: String::new(),
             state,
             model: info.map_or_else(String::new, |info| info.model.clone()),
             step,
@@ -205,9 +200,14 @@ impl LiveStatus {
 
     /// Returns the step and how many there are: `step 12/40`.
     pub fn position(&self) -> String {
+        self.position_of(self.step)
+    }
+
+    /// Returns a step and how many there are.
+    pub fn position_of(&self, step: u64) -> String {
         match self.settings.steps {
-            None => format!("step {}", self.step),
-            Some(steps) => format!("step {}/{steps}", self.step),
+            None => format!("step {step}"),
+            Some(steps) => format!("step {step}/{steps}"),
         }
     }
 
@@ -229,7 +229,7 @@ impl LiveStatus {
         let evaluations = Evaluations(&self.evaluations);
         let curve = evaluations.history(evaluations.curve_split(), DecodingMode::Greedy);
         match curve.is_empty() {
-            true => evaluations.history(EVAL, DecodingMode::Greedy),
+            true => evaluations.history(EVAL_SPLIT, DecodingMode::Greedy),
             false => curve,
         }
     }

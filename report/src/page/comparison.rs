@@ -4,13 +4,13 @@ use maud::{Markup, html};
 
 use super::{
     elements::{policy_class, rate_in_words},
-    evaluations::{EVAL, Evaluations},
+    evaluations::Evaluations,
 };
 use crate::{
     chart::interval_strip,
     folder::RunRecords,
     number,
-    records::{DecodingMode, Evaluation, PolicyName},
+    records::{DecodingMode, EVAL_SPLIT, Evaluation, PolicyName},
 };
 
 /// Heading, split and decoding mode of an accuracy column.
@@ -18,8 +18,8 @@ type AccuracyColumn = (&'static str, &'static str, DecodingMode);
 
 /// All accuracy columns. The table has those whose split was evaluated.
 const COLUMNS: [AccuracyColumn; 5] = [
-    ("new queries", EVAL, DecodingMode::Greedy),
-    ("new queries, sampled", EVAL, DecodingMode::Sampled),
+    ("new queries", EVAL_SPLIT, DecodingMode::Greedy),
+    ("new queries, sampled", EVAL_SPLIT, DecodingMode::Sampled),
     // The databases of Spider have no domains, so this split is not divided.
     ("new databases", "eval-unseen", DecodingMode::Greedy),
     (
@@ -97,8 +97,8 @@ pub(super) fn section(records: &RunRecords) -> Option<Markup> {
     })
 }
 
-/// Returns the rates of the table as text for a terminal; empty if nothing was evaluated.
-pub(super) fn text(records: &RunRecords) -> String {
+/// Returns the comparison table for a terminal. It is empty if nothing was evaluated.
+pub fn summary(records: &RunRecords) -> String {
     let Some(table) = ComparisonTable::new(records) else {
         return String::new();
     };

@@ -4,12 +4,12 @@ use maud::{Markup, html};
 
 use super::{
     elements::{figure, policy_class},
-    evaluations::{EVAL, Evaluations},
+    evaluations::Evaluations,
 };
 use crate::{
     chart::{LineChart, Point, ReferenceLevel, Series, YAxis},
     folder::RunRecords,
-    records::{DecodingMode, Evaluation, LearnerStepRecord, PolicyName, TrainingStage},
+    records::{DecodingMode, EVAL_SPLIT, Evaluation, LearnerStepRecord, PolicyName, TrainingStage},
 };
 
 /// A small chart of one or two metrics of a stage: the stage, title, caption, vertical axis, and
@@ -142,7 +142,7 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
     }
     let references = [PolicyName::Random, PolicyName::OracleImitation];
     let references = references.into_iter().filter_map(|policy| {
-        let split = evaluations.last(policy, EVAL, DecodingMode::Greedy)?;
+        let split = evaluations.last(policy, EVAL_SPLIT, DecodingMode::Greedy)?;
         Some(ReferenceLevel {
             label: policy.to_string(),
             class: policy_class(policy),

@@ -1,9 +1,6 @@
 //! Queries on the evaluations of a run. Pure.
 
-use crate::records::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyName};
-
-/// The split that headline and breakdown are about.
-pub(crate) const EVAL: &str = "eval";
+use crate::records::{CURVE_SPLIT, DecodingMode, EVAL_SPLIT, Evaluation, PolicyName};
 
 /// The evaluations of a run.
 #[derive(Clone, Copy)]
@@ -33,7 +30,7 @@ impl<'a> Evaluations<'a> {
 
     /// Returns [`Self::last`] with greedy decoding on new queries.
     pub(crate) fn greedy(self, policy: PolicyName) -> Option<&'a Evaluation> {
-        self.last(policy, EVAL, DecodingMode::Greedy)
+        self.last(policy, EVAL_SPLIT, DecodingMode::Greedy)
     }
 
     /// Returns the policy from which GRPO started: the warm start, or the base if there is none.
@@ -49,7 +46,7 @@ impl<'a> Evaluations<'a> {
     /// Returns the split of the learning curve. Runs with few questions have none of its own.
     pub(crate) fn curve_split(self) -> &'static str {
         let has_own = self.0.iter().any(|e| e.split == CURVE_SPLIT);
-        if has_own { CURVE_SPLIT } else { EVAL }
+        if has_own { CURVE_SPLIT } else { EVAL_SPLIT }
     }
 
     /// Returns the evaluations of GRPO by step, with its start as step 0.

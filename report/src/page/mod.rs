@@ -13,8 +13,9 @@ mod evaluations;
 mod headline;
 pub(crate) mod transcripts;
 
+pub use comparison::summary;
 pub(crate) use elements::rate_in_words;
-pub(crate) use evaluations::{EVAL, Evaluations};
+pub(crate) use evaluations::Evaluations;
 
 use std::path::{Path, PathBuf};
 
@@ -41,11 +42,6 @@ pub fn write(run_dir: &Path) -> Result<PathBuf, ReportError> {
         return Err(ReportError::NotARun(run_dir.to_owned()));
     }
     folder.write_report(&render(&records))
-}
-
-/// Returns the comparison table for a terminal. It is empty if nothing was evaluated.
-pub fn summary(records: &RunRecords) -> String {
-    comparison::text(records)
 }
 
 /// Renders the page.
@@ -104,13 +100,9 @@ pub fn safe_text(text: &str) -> String {
 }
 
 /// Returns a text of a model, a question or an actor as one line that a terminal shows as it is:
-/// without control characters, and in its reading direction.
+/// without control characters and line breaks, and in its reading direction.
 pub fn safe_line(text: &str) -> String {
-    let safe = |c: char| match c.is_control() || is_unsafe(c) {
-        true => char::REPLACEMENT_CHARACTER,
-        false => c,
-    };
-    text.chars().map(safe).collect()
+    safe_text(text).replace(['\n', '\t', '\u{2028}', '\u{2029}'], "\u{FFFD}")
 }
 
 /// Returns the source of an embedded text for a content security policy.
@@ -121,10 +113,14 @@ pub(crate) fn hash_source(text: &str) -> String {
 /// Tells whether XML forbids a character, or whether it changes the reading direction of the text
 /// after it.
 fn is_unsafe(c: char) -> bool {
-    let direction =
-        matches!(c, '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
-    let control = c.is_control() && !matches!(c, '\n' | '\t');
-    direction || control || matches!(c, '\u{FFFE}' | '\u{FFFF}')
+    match c {
+        '\n' | '\t' => false,
+        // Marks, embeddings and isolates.
+        '\u{061C}' | '\u{200E}' | '\u{200F}' => true,
+        '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' => true,
+        '\u{FFFE}' | '\u{FFFF}' => true,
+        c => c.is_control(),
+    }
 }
 
 fn head(records: &RunRecords) -> Markup {
@@ -205,5 +201,16 @@ mod tests {
             title,
             "<p title=\"&lt;script&gt;&quot;'&amp;\u{202E}\0\"></p>"
         );
+    }
+
+    #[test]
+    fn a_text_keeps_its_direction_and_a_line_is_one() {
+        let text = "a\u{061C}\u{200F}b\u{1b}\n\t\u{2028}\u{2029}\u{85}c";
+        assert_eq!(
+            safe_text(text),
+            "a\u{FFFD}\u{FFFD}b\u{FFFD}\n\t\u{2028}\u{2029}\u{FFFD}c"
+        );
+        let line = format!("a\u{FFFD}\u{FFFD}b{}c", "\u{FFFD}".repeat(6));
+        assert_eq!(safe_line(text), line);
     }
 }

@@ -13,29 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use actor::EvaluationMetrics;
 use serde::{Deserialize, Serialize};
 
-use self::statistics::{PairedCounts, pass_at};
-
-/// What one policy did on the questions of one split.
-#[derive(Clone, Debug)]
-pub struct ComparedEvaluation {
-    /// The policy as the user named it.
-    pub policy: String,
-    /// Solved examples before each question.
-    pub shots: u32,
-    /// The split.
-    pub split: String,
-    /// What an episode may take.
-    pub limits: EpisodeLimits,
-    /// Metrics of greedy decoding.
-    pub metrics: EvaluationMetrics,
-    /// Whether each question was answered with greedy decoding.
-    pub correct: Vec<bool>,
-    /// The same for each sample, if the policy was sampled.
-    pub samples: Vec<Vec<bool>>,
-}
+use self::statistics::{mcnemar, pass_at};
 
 /// What an episode may take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpisodeLimits {
     /// Env steps.
     pub step_budget: u32,
@@ -71,8 +52,7 @@ pub struct ComparisonRow {
     pub shots: u32,
     /// The split.
     pub split: String,
-    /// What an episode might take; zero in comparisons of earlier versions.
-    #[serde(default)]
+    /// What an episode might take.
     pub limits: EpisodeLimits,
     /// Metrics of greedy decoding.
     pub greedy: EvaluationMetrics,
@@ -109,20 +89,15 @@ pub struct SampledAccuracy {
 }
 
 impl PolicyComparison {
-    /// Adds a row. It is compared with the first one of its split.
-    pub fn push(&mut self, evaluation: ComparedEvaluation) {
-        let mut earlier = self.rows.iter();
-        let first = earlier.find(|row| row.split == evaluation.split);
-        let against_first = first.map(|first| difference(&first.correct, &evaluation.correct));
+    /// Adds a row. It gets its difference to the first one of its split, and its accuracy over
+    /// `samples`: for each sample, whether each question was answered.
+    pub fn push(&mut self, row: ComparisonRow, samples: &[Vec<bool>]) {
+        let first = self.rows.iter().find(|it| it.split == row.split);
+        let against_first = first.map(|it| PairedDifference::between(&it.correct, &row.correct));
         self.rows.push(ComparisonRow {
-            policy: evaluation.policy,
-            shots: evaluation.shots,
-            split: evaluation.split,
-            limits: evaluation.limits,
-            greedy: evaluation.metrics,
             against_first,
-            sampled: sampled(&evaluation.samples),
-            correct: evaluation.correct,
+            sampled: sampled(samples),
+            ..row
         });
     }
 
@@ -160,12 +135,19 @@ impl PolicyComparison {
     }
 }
 
-fn difference(first: &[bool], second: &[bool]) -> PairedDifference {
-    let counts = PairedCounts::of(first, second);
-    PairedDifference {
-        gained: counts.second_only,
-        lost: counts.first_only,
-        p_value: counts.p_value(),
+impl PairedDifference {
+    /// Compares a policy with the first one. Both have the same questions in the same order.
+    fn between(first: &[bool], policy: &[bool]) -> Self {
+        let (mut gained, mut lost) = (0, 0);
+        for (first, policy) in first.iter().zip(policy) {
+            gained += u64::from(*policy && !*first);
+            lost += u64::from(*first && !*policy);
+        }
+        Self {
+            gained,
+            lost,
+            p_value: mcnemar(gained, lost),
+        }
     }
 }
 
@@ -201,12 +183,12 @@ pub(crate) mod tests {
 
     use super::*;
 
-    fn evaluation(policy: &str, correct: &[bool], samples: &[Vec<bool>]) -> ComparedEvaluation {
+    fn row(policy: &str, correct: &[bool]) -> ComparisonRow {
         let count = CorrectCount {
             questions: correct.len() as u64,
             correct: correct.iter().filter(|it| **it).count() as u64,
         };
-        ComparedEvaluation {
+        ComparisonRow {
             policy: policy.to_owned(),
             shots: 0,
             split: "eval".to_owned(),
@@ -215,14 +197,15 @@ pub(crate) mod tests {
                 completion_tokens: 96,
                 context_tokens: 768,
             },
-            metrics: EvaluationMetrics {
+            greedy: EvaluationMetrics {
                 success: SuccessRate::from(count),
                 by_level: BTreeMap::from([("easy".to_owned(), count)]),
                 by_database: BTreeMap::from([("library".to_owned(), count)]),
                 ..EvaluationMetrics::default()
             },
             correct: correct.to_vec(),
-            samples: samples.to_vec(),
+            against_first: None,
+            sampled: None,
         }
     }
 
@@ -235,22 +218,14 @@ pub(crate) mod tests {
             questions: BTreeMap::from([("eval".to_owned(), vec!["q1".to_owned()])]),
             rows: Vec::new(),
         };
-        let base = evaluation(
-            "base",
-            &[true, false, false, false, false, false, false],
-            &[],
-        );
-        let samples = vec![
+        let base = [true, false, false, false, false, false, false];
+        comparison.push(row("base", &base), &[]);
+        let trained = [false, true, true, true, true, true, true];
+        let samples = [
             vec![true, true, false, true, true, true, true],
             vec![true, false, false, true, true, true, true],
         ];
-        let trained = evaluation(
-            "runs/run-001",
-            &[false, true, true, true, true, true, true],
-            &samples,
-        );
-        comparison.push(base);
-        comparison.push(trained);
+        comparison.push(row("runs/run-001", &trained), &samples);
         comparison
     }
 
@@ -272,6 +247,14 @@ pub(crate) mod tests {
         assert_eq!(pass_at.len(), 2);
         assert!((pass_at[0].1 - 11.0 / 14.0).abs() < 1e-12);
         assert!((pass_at[1].1 - 6.0 / 7.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn only_questions_on_which_policies_differ_count() {
+        let first = [true, true, false, false, true];
+        let policy = [true, false, true, false, false];
+        let difference = PairedDifference::between(&first, &policy);
+        assert_eq!((difference.gained, difference.lost), (1, 2));
     }
 
     #[test]

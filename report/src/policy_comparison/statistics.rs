@@ -2,46 +2,24 @@
 //!
 //! Pure.
 
-/// How two policies did on the same questions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PairedCounts {
-    /// Questions that only the first policy answered.
-    pub(super) first_only: u64,
-    /// Questions that only the second policy answered.
-    pub(super) second_only: u64,
-}
-
-impl PairedCounts {
-    /// Counts the questions on which two policies differ. Both have the same questions in the same
-    /// order.
-    pub(super) fn of(first: &[bool], second: &[bool]) -> Self {
-        let mut counts = Self::default();
-        for (first, second) in first.iter().zip(second) {
-            counts.first_only += u64::from(*first && !*second);
-            counts.second_only += u64::from(*second && !*first);
-        }
-        counts
+/// Returns the two-sided p-value of McNemar's exact test: how likely a difference as large as this
+/// is between policies that are equally good. `gained` and `lost` count the questions that only the
+/// one and only the other policy answered.
+///
+/// McNemar, "Note on the sampling error of the difference between correlated proportions or
+/// percentages", Psychometrika 12 (1947); the exact form is the binomial test of the discordant
+/// pairs.
+pub(super) fn mcnemar(gained: u64, lost: u64) -> f64 {
+    let trials = gained + lost;
+    // Terms of the binomial distribution with probability 1/2, each from the one before, in log
+    // space: 2^-trials underflows from 1,075 trials on.
+    let mut log_term = -(trials as f64) * std::f64::consts::LN_2;
+    let mut tail = log_term.exp();
+    for successes in 1..=gained.min(lost) {
+        log_term += ((trials - successes + 1) as f64).ln() - (successes as f64).ln();
+        tail += log_term.exp();
     }
-
-    /// Returns the two-sided p-value of McNemar's exact test: how likely a difference as large as
-    /// this is between policies that are equally good.
-    ///
-    /// McNemar, "Note on the sampling error of the difference between correlated proportions or
-    /// percentages", Psychometrika 12 (1947); the exact form is the binomial test of the discordant
-    /// pairs.
-    pub(super) fn p_value(self) -> f64 {
-        let trials = self.first_only + self.second_only;
-        let fewer = self.first_only.min(self.second_only);
-        // Terms of the binomial distribution with probability 1/2, each from the one before, in log
-        // space: 2^-trials underflows from 1,075 trials on.
-        let mut log_term = -(trials as f64) * std::f64::consts::LN_2;
-        let mut tail = log_term.exp();
-        for successes in 1..=fewer {
-            log_term += ((trials - successes + 1) as f64).ln() - (successes as f64).ln();
-            tail += log_term.exp();
-        }
-        (2.0 * tail).min(1.0)
-    }
+    (2.0 * tail).min(1.0)
 }
 
 /// Returns the chance that one of `k` samples is right, estimated without bias from `samples` of
@@ -61,18 +39,10 @@ pub(super) fn pass_at(k: u64, samples: u64, correct: u64) -> f64 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn discordant_pairs_are_counted() {
-        let first = [true, true, false, false, true];
-        let second = [true, false, true, false, false];
-        let counts = PairedCounts::of(&first, &second);
-        assert_eq!((counts.first_only, counts.second_only), (2, 1));
-    }
-
     /// By scipy 1.17.1: `scipy.stats.binomtest(min(b, c), b + c).pvalue`.
     #[test]
     fn p_values_are_those_of_the_binomial_test() {
-        for (first_only, second_only, expected) in [
+        for (gained, lost, expected) in [
             (0, 0, 1.0),
             (5, 5, 1.0),
             (0, 6, 0.03125),
@@ -80,12 +50,8 @@ mod tests {
             (30, 60, 0.0020602656809630745),
             (700, 900, 6.319484959450105e-7),
         ] {
-            let counts = PairedCounts {
-                first_only,
-                second_only,
-            };
-            let p = counts.p_value();
-            assert!((p / expected - 1.0).abs() < 1e-6, "{counts:?}: {p:e}");
+            let p = mcnemar(gained, lost);
+            assert!((p / expected - 1.0).abs() < 1e-6, "{gained} {lost}: {p:e}");
         }
     }
 

@@ -108,7 +108,6 @@ fn episode() -> LiveEpisode {
     LiveEpisode {
         group_index: 479,
         actor_id: "actor-0".to_owned(),
-        policy_version: Some(29),
         failure: String::new(),
         episode: EpisodeRecord {
             question_id: "q".to_owned(),

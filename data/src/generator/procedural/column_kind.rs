@@ -1,9 +1,9 @@
 //! What the columns of a procedural database contain, and how questions speak of their values.
 
 use super::super::domain::{ColumnKind, ColumnSpec, WordLists};
+use super::super::render::capitalized;
 use super::super::rng::RngStream;
 use super::lexicon::{Lexicon, draw};
-use super::naming::capitalized;
 
 /// The percentage of category columns that questions do not name: "from Lima" for a city.
 const IMPLIED_PERCENT: u32 = 14;
@@ -14,7 +14,7 @@ const IMPLIED_YEAR_PERCENT: u32 = 60;
 
 /// A column before its words and values are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ColumnDraft {
+pub(super) enum ColumnRole {
     Label,
     Category,
     Number,
@@ -26,18 +26,18 @@ pub(super) enum ColumnDraft {
 /// without and with an article. The words of labels go into `words` under names that begin with
 /// `list`.
 pub(super) fn draw_spec(
-    draft: ColumnDraft,
+    role: ColumnRole,
     list: &str,
     lexicon: &Lexicon,
     words: &mut WordLists,
     rng: &mut RngStream,
 ) -> ColumnSpec {
-    match draft {
-        ColumnDraft::Label => label(list, lexicon, words, rng),
-        ColumnDraft::Category => category(lexicon, rng),
-        ColumnDraft::Number => number(lexicon, rng),
-        ColumnDraft::Year => year(lexicon, rng),
-        ColumnDraft::Date => {
+    match role {
+        ColumnRole::Label => label(list, lexicon, words, rng),
+        ColumnRole::Category => category(lexicon, rng),
+        ColumnRole::Number => number(lexicon, rng),
+        ColumnRole::Year => year(lexicon, rng),
+        ColumnRole::Date => {
             let first = rng.between(1960, 2019);
             let last = first + rng.between(1, 2024 - first);
             ColumnSpec {

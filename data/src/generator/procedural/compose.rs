@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::super::domain::{ColumnKind, ColumnSpec, WordLists};
 use super::super::render::{plural, with_article};
 use super::super::rng::RngStream;
-use super::super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable, Phrasing};
-use super::column_kind::{self, ColumnDraft};
+use super::super::schema::{GrammarColumn, GrammarSchema, GrammarTable, Phrasing};
+use super::column_kind::{self, ColumnRole};
 use super::lexicon::{Lexicon, Noun, draw};
 use super::naming::{NamingStyle, Tidiness};
 use super::types::draw_types;
@@ -64,7 +64,7 @@ pub(crate) fn compose(
     size: Size,
     tidiness: Tidiness,
     rng: &mut RngStream,
-) -> (GeneratedSchema, WordLists) {
+) -> (GrammarSchema, WordLists) {
     let style = NamingStyle::draw(tidiness, rng);
     let mut composer = Composer {
         lexicon,
@@ -80,13 +80,12 @@ pub(crate) fn compose(
     };
     let (nouns, styles) = composer.nouns(count);
     let mut tables = Vec::with_capacity(count);
-    for (index, style) in styles.into_iter().enumerate() {
-        composer.style = style;
-        let table = composer.table(&nouns, index, &tables);
+    for (index, style) in styles.iter().enumerate() {
+        let table = composer.table(&nouns, index, style, &tables);
         tables.push(table);
     }
     (
-        GeneratedSchema {
+        GrammarSchema {
             tables,
             phrasing: Phrasing::Generated,
             types: draw_types(tidiness, composer.rng),
@@ -98,7 +97,7 @@ pub(crate) fn compose(
 struct Composer<'a> {
     lexicon: &'a Lexicon,
     size: Size,
-    /// The style of the database, then that of the table that is composed.
+    /// The style of the database. Tables of messy schemas may have another.
     style: NamingStyle,
     words: WordLists,
     rng: &'a mut RngStream,
@@ -169,25 +168,30 @@ impl Composer<'_> {
     }
 
     /// Composes a table that may refer to those before it.
-    fn table(&mut self, nouns: &[Noun], index: usize, before: &[GeneratedTable]) -> GeneratedTable {
+    fn table(
+        &mut self,
+        nouns: &[Noun],
+        index: usize,
+        style: &NamingStyle,
+        before: &[GrammarTable],
+    ) -> GrammarTable {
         let noun = &nouns[index];
-        let name = self.style.table(noun);
-        let key = self.style.key(noun);
-        let mut columns = vec![GeneratedColumn {
+        let name = style.table(noun);
+        let mut columns = vec![GrammarColumn {
+            name: style.key(noun),
             noun: format!("{} number", noun.one),
             spec: ColumnSpec {
-                name: key.clone(),
                 kind: ColumnKind::Key,
                 ..ColumnSpec::default()
             },
-            name: key,
             parent: None,
         }];
         for parent in self.parents(index) {
-            columns.push(self.foreign_key(&nouns[parent], parent, &before[parent]));
+            let name = style.foreign_key(&nouns[parent]);
+            columns.push(self.foreign_key(name, &nouns[parent], parent, &before[parent]));
         }
-        for draft in self.drafts() {
-            if let Some(column) = self.column(noun, &name, draft, &columns) {
+        for role in self.roles() {
+            if let Some(column) = self.column(noun, (style, &name), role, &columns) {
                 columns.push(column);
             }
         }
@@ -198,7 +202,7 @@ impl Composer<'_> {
             0 => [8, 30],
             _ => [20, 60],
         };
-        GeneratedTable {
+        GrammarTable {
             name,
             one: noun.one.clone(),
             many: noun.many.clone(),
@@ -221,19 +225,18 @@ impl Composer<'_> {
 
     fn foreign_key(
         &mut self,
+        name: String,
         noun: &Noun,
         parent: usize,
-        table: &GeneratedTable,
-    ) -> GeneratedColumn {
-        let name = self.style.foreign_key(noun);
+        table: &GrammarTable,
+    ) -> GrammarColumn {
         let relation = self
             .rng
             .chance(60)
             .then(|| draw(&self.lexicon.relations, self.rng));
-        GeneratedColumn {
+        GrammarColumn {
             noun: noun.one.clone(),
             spec: ColumnSpec {
-                name: name.clone(),
                 kind: ColumnKind::Parent(table.name.clone()),
                 skewed: self.rng.chance(60),
                 says: relation.map(str::to_owned),
@@ -245,54 +248,50 @@ impl Composer<'_> {
     }
 
     /// Draws which columns a table has beside its keys.
-    fn drafts(&mut self) -> Vec<ColumnDraft> {
+    fn roles(&mut self) -> Vec<ColumnRole> {
         let most = match self.size {
             Size::Small => 1,
             Size::Full if self.style.is_messy() => 3,
             Size::Full => 2,
         };
-        let mut drafts = Vec::new();
+        let mut roles = Vec::new();
         if self.rng.chance(85) {
-            drafts.push(ColumnDraft::Label);
+            roles.push(ColumnRole::Label);
         }
         let categories = self
             .rng
             .below(most + 1)
             .max(usize::from(self.rng.chance(60)));
-        drafts.extend((0..categories).map(|_| ColumnDraft::Category));
+        roles.extend((0..categories).map(|_| ColumnRole::Category));
         let numbers = 1 + self.rng.below(most);
-        drafts.extend((0..numbers).map(|_| match self.rng.chance(YEAR_PERCENT) {
-            true => ColumnDraft::Year,
-            false => ColumnDraft::Number,
+        roles.extend((0..numbers).map(|_| match self.rng.chance(YEAR_PERCENT) {
+            true => ColumnRole::Year,
+            false => ColumnRole::Number,
         }));
         if self.size == Size::Full && self.rng.chance(25) {
-            drafts.push(ColumnDraft::Date);
+            roles.push(ColumnRole::Date);
         }
-        drafts
+        roles
     }
 
     /// Composes a column, or returns none if its name is taken.
     fn column(
         &mut self,
         table: &Noun,
-        table_name: &str,
-        draft: ColumnDraft,
-        before: &[GeneratedColumn],
-    ) -> Option<GeneratedColumn> {
-        let words = self.column_words(draft);
-        let is_number = draft == ColumnDraft::Number;
-        let name = self
-            .style
-            .column(table, &words, is_number, self.lexicon, self.rng);
-        let is_taken = |column: &GeneratedColumn| column.name.eq_ignore_ascii_case(&name);
+        (style, table_name): (&NamingStyle, &str),
+        role: ColumnRole,
+        before: &[GrammarColumn],
+    ) -> Option<GrammarColumn> {
+        let words = self.column_words(role);
+        let is_number = role == ColumnRole::Number;
+        let name = style.column(table, &words, is_number, self.lexicon, self.rng);
+        let is_taken = |column: &GrammarColumn| column.name.eq_ignore_ascii_case(&name);
         if before.iter().any(is_taken) {
             return None;
         }
-        let noun = self.spoken(draft, &words);
+        let noun = self.spoken(role, &words);
         let list = format!("{table_name}.{name}");
-        let mut spec =
-            column_kind::draw_spec(draft, &list, self.lexicon, &mut self.words, self.rng);
-        spec.name.clone_from(&name);
+        let mut spec = column_kind::draw_spec(role, &list, self.lexicon, &mut self.words, self.rng);
         for phrase in [&mut spec.says, &mut spec.above, &mut spec.below]
             .into_iter()
             .flatten()
@@ -301,10 +300,10 @@ impl Composer<'_> {
                 .replace("{noun}", &noun)
                 .replace("{a}", &with_article(&noun));
         }
-        if draft != ColumnDraft::Label && self.rng.chance(NULLABLE_PERCENT) {
+        if role != ColumnRole::Label && self.rng.chance(NULLABLE_PERCENT) {
             spec.nulls = 10;
         }
-        Some(GeneratedColumn {
+        Some(GrammarColumn {
             name,
             noun,
             spec,
@@ -313,26 +312,26 @@ impl Composer<'_> {
     }
 
     /// Draws the words of a column's name.
-    fn column_words(&mut self, draft: ColumnDraft) -> String {
+    fn column_words(&mut self, role: ColumnRole) -> String {
         let lexicon = self.lexicon;
-        let may_be_keyword = matches!(draft, ColumnDraft::Category | ColumnDraft::Number);
+        let may_be_keyword = matches!(role, ColumnRole::Category | ColumnRole::Number);
         if may_be_keyword && self.style.is_messy() && self.rng.chance(KEYWORD_PERCENT[1]) {
-            let named = match draft {
-                ColumnDraft::Number => "number",
+            let named = match role {
+                ColumnRole::Number => "number",
                 _ => "text",
             };
             return lexicon.keyword(named, self.rng).to_owned();
         }
-        let attribute = match draft {
-            ColumnDraft::Label if self.rng.chance(LABEL_PERCENT) => {
+        let attribute = match role {
+            ColumnRole::Label if self.rng.chance(LABEL_PERCENT) => {
                 return draw(&LABELS, self.rng).to_owned();
             }
-            ColumnDraft::Date if self.rng.chance(70) => {
+            ColumnRole::Date if self.rng.chance(70) => {
                 let thing = lexicon.thing(self.rng);
                 let word = draw(&["date", "day"], self.rng);
                 return format!("{} {word}", thing.one);
             }
-            ColumnDraft::Year if self.rng.chance(70) => {
+            ColumnRole::Year if self.rng.chance(70) => {
                 let word = draw(&lexicon.participles, self.rng);
                 return match self.rng.below(3) {
                     0 => word.to_owned(),
@@ -341,10 +340,10 @@ impl Composer<'_> {
                 };
             }
             _ if self.rng.chance(INVENTED_PERCENT) => return lexicon.invented_word(self.rng),
-            ColumnDraft::Label | ColumnDraft::Category | ColumnDraft::Date => {
+            ColumnRole::Label | ColumnRole::Category | ColumnRole::Date => {
                 draw(&lexicon.texts, self.rng)
             }
-            ColumnDraft::Number | ColumnDraft::Year => draw(&lexicon.numbers, self.rng),
+            ColumnRole::Number | ColumnRole::Year => draw(&lexicon.numbers, self.rng),
         };
         match self.rng.below(100) {
             0..18 => format!("{} {attribute}", draw(&lexicon.describers, self.rng)),
@@ -356,7 +355,7 @@ impl Composer<'_> {
 
     /// Returns how questions name a column: by its words, by a synonym of the last one, by one more
     /// word, or by words that have nothing to do with them.
-    fn spoken(&mut self, draft: ColumnDraft, words: &str) -> String {
+    fn spoken(&mut self, role: ColumnRole, words: &str) -> String {
         const LAST_SYNONYM: u32 = SYNONYM_PERCENT;
         const LAST_UNRELATED: u32 = LAST_SYNONYM + UNRELATED_PERCENT;
         const LAST_LONGER: u32 = LAST_UNRELATED + LONGER_PERCENT;
@@ -366,7 +365,7 @@ impl Composer<'_> {
                 let synonym = self.lexicon.synonym(last, self.rng);
                 format!("{before} {synonym}").trim().to_owned()
             }
-            LAST_SYNONYM..LAST_UNRELATED => self.column_words(draft),
+            LAST_SYNONYM..LAST_UNRELATED => self.column_words(role),
             LAST_UNRELATED..LAST_LONGER => {
                 format!("{} {words}", draw(&self.lexicon.describers, self.rng))
             }
@@ -380,7 +379,7 @@ mod tests {
     use super::super::lexicon::WordShare;
     use super::*;
 
-    fn composed(share: WordShare, size: Size) -> Vec<(GeneratedSchema, WordLists)> {
+    fn composed(share: WordShare, size: Size) -> Vec<(GrammarSchema, WordLists)> {
         let lexicon = Lexicon::read(share);
         let schema = |number: usize| {
             let name = number.to_string();

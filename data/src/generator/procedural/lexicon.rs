@@ -10,23 +10,21 @@ use super::super::domain::{self, Domain, DomainUse};
 use super::super::render::plural;
 use super::super::rng::RngStream;
 use crate::hash;
+use crate::words::{
+    ABBREVIATIONS, ATTRIBUTES, DESCRIBERS, PARTICIPLES, THINGS, attributes, lines, pairs,
+};
 
 /// The share of words that occur only in held-out databases.
 const HELD_OUT_PERCENT: u64 = 20;
 const CONSONANTS: &[u8] = b"bcdfghjklmnprstvwz";
 const VOWELS: &[u8] = b"aeiou";
 
-const THINGS: &str = include_str!("../../../words/things.txt");
-const ATTRIBUTES: &str = include_str!("../../../words/attributes.txt");
-const DESCRIBERS: &str = include_str!("../../../words/describers.txt");
 const VALUES: &str = include_str!("../../../words/values.txt");
 const FIRST_NAMES: &str = include_str!("../../../words/first_names.txt");
 const SURNAMES: &str = include_str!("../../../words/surnames.txt");
 const PLACES: &str = include_str!("../../../words/places.txt");
 const RELATIONS: &str = include_str!("../../../words/relations.txt");
-const PARTICIPLES: &str = include_str!("../../../words/participles.txt");
 const SUPERLATIVES: &str = include_str!("../../../words/superlatives.txt");
-const ABBREVIATIONS: &str = include_str!("../../../words/abbreviations.txt");
 const SYNONYMS: &str = include_str!("../../../words/synonyms.txt");
 const KEYWORDS: &str = include_str!("../../../words/keywords.txt");
 
@@ -99,18 +97,12 @@ impl Lexicon {
         let domain_words = DomainWords::read();
         let own = |word: &str| domain_words.share_of(word) == share;
         let list = |text| -> Vec<&'static str> { lines(text).filter(|word| own(word)).collect() };
-        let attributes = |kind: &str| {
-            let fields = lines(ATTRIBUTES).filter_map(|line| line.split_once(' '));
-            let words = fields.filter(|(word, found)| own(word) && *found == kind);
-            words.map(|(word, _)| word).collect()
-        };
-        let fields = |line: &'static str| line.split_once(' ');
+        let own_attributes = |kind| attributes(kind).filter(|word| own(word)).collect();
         let superlatives = |side: fn((&'static str, &'static str)) -> &'static str| {
-            let words = lines(SUPERLATIVES).filter_map(fields).map(side);
+            let words = pairs(SUPERLATIVES).map(side);
             words.filter(|word| own(word)).collect()
         };
-        let synonyms = lines(SYNONYMS)
-            .filter_map(fields)
+        let synonyms = pairs(SYNONYMS)
             .map(|(word, others)| (word, others.split(' ').filter(|other| own(other)).collect()));
         Self {
             share,
@@ -118,8 +110,8 @@ impl Lexicon {
                 .map(noun)
                 .filter(|noun| own(&noun.one))
                 .collect(),
-            numbers: attributes("number"),
-            texts: attributes("text"),
+            numbers: own_attributes("number"),
+            texts: own_attributes("text"),
             describers: list(DESCRIBERS),
             values: list(VALUES),
             first_names: list(FIRST_NAMES),
@@ -129,10 +121,9 @@ impl Lexicon {
             participles: list(PARTICIPLES),
             largest: superlatives(|(largest, _)| largest),
             smallest: superlatives(|(_, smallest)| smallest),
-            abbreviations: lines(ABBREVIATIONS).filter_map(fields).collect(),
+            abbreviations: pairs(ABBREVIATIONS).collect(),
             synonyms: synonyms.collect(),
-            keywords: lines(KEYWORDS)
-                .filter_map(fields)
+            keywords: pairs(KEYWORDS)
                 .filter(|(word, _)| !domain_words.of_others.contains(*word))
                 .collect(),
             domain_words,
@@ -282,11 +273,6 @@ fn syllables(rng: &mut RngStream) -> String {
         }
     }
     word
-}
-
-fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {
-    let lines = text.lines().map(str::trim);
-    lines.filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
 /// Parses `singular` or `singular plural`.

@@ -1,5 +1,6 @@
 //! Naming styles: how a database spells the names of its tables and columns.
 
+use super::super::render::capitalized;
 use super::super::rng::RngStream;
 use super::lexicon::{Lexicon, Noun, draw};
 use crate::sql_name::as_needed;
@@ -246,12 +247,6 @@ impl NamingStyle {
             Tidiness::Tidy => name,
         }
     }
-}
-
-/// Returns a word with a capital first letter.
-pub(super) fn capitalized(word: &str) -> String {
-    let (first, rest) = word.split_at(word.len().min(1));
-    first.to_uppercase() + rest
 }
 
 #[cfg(test)]

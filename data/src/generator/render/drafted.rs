@@ -2,7 +2,7 @@
 //! ("that are paid"), for moments ("placed before 2020-01-01") and for units ("above 5 kg").
 
 use super::super::domain::{ColumnKind, ColumnSpec, DraftedPhrases};
-use super::super::schema::GeneratedColumn;
+use super::super::schema::GrammarColumn;
 use super::nouns::{is_plural_only, plural_of_any, with_article};
 use super::phrases::{compared, declared, of_countable, of_one, predicate, with_bound};
 
@@ -58,7 +58,7 @@ fn unit(noun: &str) -> Option<(&str, &'static str)> {
 }
 
 /// Returns a column under its noun without the unit, and the unit as it stands behind a number.
-fn without_unit(column: &GeneratedColumn) -> Option<(GeneratedColumn, &'static str)> {
+fn without_unit(column: &GrammarColumn) -> Option<(GrammarColumn, &'static str)> {
     let (base, unit) = unit(&column.noun)?;
     let mut plain = column.clone();
     plain.noun = base.to_owned();
@@ -91,7 +91,7 @@ fn singular(phrase: &str) -> String {
 
 /// Returns the phrases of an attribute about a value. Those of bounds are the shared ones, unless
 /// the column is a moment or has a unit.
-pub(super) fn of_value(column: &GeneratedColumn, value: &str, attribute: &str) -> Vec<String> {
+pub(super) fn of_value(column: &GrammarColumn, value: &str, attribute: &str) -> Vec<String> {
     if let DraftedPhrases::Flag { .. } = &column.spec.drafted {
         return of_flag(&column.spec, value, attribute);
     }
@@ -143,7 +143,7 @@ pub(super) fn of_value(column: &GeneratedColumn, value: &str, attribute: &str) -
 }
 
 /// Returns the phrases for a bound: "with a weight above 5 kg", "that were placed after 2020".
-fn of_bound(column: &GeneratedColumn, value: &str, kind: &str) -> Vec<String> {
+fn of_bound(column: &GrammarColumn, value: &str, kind: &str) -> Vec<String> {
     if let DraftedPhrases::Moment { subject, done } = &column.spec.drafted {
         let preposition = match column.spec.kind {
             ColumnKind::Year(_) => "in",
@@ -173,7 +173,7 @@ fn happened(subject: Option<&str>, done: &str, when: &str) -> String {
 
 /// Returns phrases for a range, or predicates: "with a price between 3 and 5 EUR".
 pub(super) fn of_range(
-    column: &GeneratedColumn,
+    column: &GrammarColumn,
     low: &str,
     high: &str,
     attribute: &str,
@@ -219,7 +219,7 @@ fn of_flag(spec: &ColumnSpec, value: &str, attribute: &str) -> Vec<String> {
 
 /// Whether "highest" and "latest" cannot stand before a noun: "the highest high temperature", "the
 /// latest date raised".
-pub(super) fn has_no_end(column: &GeneratedColumn) -> bool {
+pub(super) fn has_no_end(column: &GrammarColumn) -> bool {
     let is_end = ["high ", "low ", "highest ", "lowest "]
         .iter()
         .any(|word| column.noun.starts_with(word));
@@ -228,7 +228,7 @@ pub(super) fn has_no_end(column: &GeneratedColumn) -> bool {
 
 /// Returns phrases that say which row has the most or the least of a column, with a verb ("has the
 /// highest age", "was placed last") or without one ("with the highest age", "placed last").
-pub(super) fn superlative(column: &GeneratedColumn, attribute: &str) -> Vec<String> {
+pub(super) fn superlative(column: &GrammarColumn, attribute: &str) -> Vec<String> {
     let (verb, end) = attribute.split_once('_').unwrap_or((attribute, ""));
     let (end, is_many) = match end.strip_suffix('s') {
         Some(end) => (end, true),
@@ -282,7 +282,7 @@ fn last_or_first(subject: Option<&str>, done: &str, (verb, end): (&str, &str)) -
 }
 
 /// Returns the words of a column that are needed to ask when something happened.
-pub(super) fn moment(column: &GeneratedColumn, attribute: &str) -> Vec<String> {
+pub(super) fn moment(column: &GrammarColumn, attribute: &str) -> Vec<String> {
     let DraftedPhrases::Moment {
         subject: None,
         done,

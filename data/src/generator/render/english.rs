@@ -3,13 +3,13 @@
 use super::super::binding::{Binding, Filler, find, table_of};
 use super::super::domain::ColumnKind;
 use super::super::rng::RngStream;
-use super::super::schema::{ColumnId, GeneratedSchema, Phrasing};
+use super::super::schema::{ColumnId, GrammarSchema, Phrasing};
 use super::super::template::QueryTemplate;
 use super::nouns::{is_plural_only, plural, plural_of_any, with_article};
 use super::{drafted, fill, phrases, sql};
 
 /// Nouns of labels that need not be named.
-const NAMES: &[&str] = &["name", "full name", "title"];
+const UNNAMED_LABELS: &[&str] = &["name", "full name", "title"];
 /// The percentage of wordings that have their values in quotation marks.
 const QUOTED_PERCENT: u32 = 25;
 
@@ -17,7 +17,7 @@ const QUOTED_PERCENT: u32 = 25;
 pub(crate) fn wordings(
     template: &QueryTemplate,
     binding: &Binding,
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
     rng: &mut RngStream,
 ) -> Vec<String> {
     let draw = |group: &Vec<String>| {
@@ -52,12 +52,7 @@ fn agreeing(text: String, phrasing: Phrasing) -> String {
 }
 
 /// Returns alternative words for an attribute of a filler, or none if the domain declares none.
-fn words(
-    filler: &Filler,
-    attribute: &str,
-    schema: &GeneratedSchema,
-    is_quoted: bool,
-) -> Vec<String> {
+fn words(filler: &Filler, attribute: &str, schema: &GrammarSchema, is_quoted: bool) -> Vec<String> {
     let phrasing = schema.phrasing;
     let said = |value| {
         let text = sql::plain(value);
@@ -108,14 +103,14 @@ fn words(
 }
 
 /// Returns the noun for the parent that a foreign key refers to: "home team" for `home_team_id`.
-fn role(foreign_key: ColumnId, schema: &GeneratedSchema) -> String {
+fn role(foreign_key: ColumnId, schema: &GrammarSchema) -> String {
     let noun = &schema.column(foreign_key).noun;
     noun.strip_suffix(" id").unwrap_or(noun).to_owned()
 }
 
 /// Returns the noun of a foreign key ("sender") that shares its parent with another one
 /// ("receiver"). Without a phrase that links the two tables, only this noun tells them apart.
-fn shared_role(filler: &Filler, attribute: &str, schema: &GeneratedSchema) -> Option<String> {
+fn shared_role(filler: &Filler, attribute: &str, schema: &GrammarSchema) -> Option<String> {
     let Filler::Parent { foreign_key, table } = filler else {
         return None;
     };
@@ -131,7 +126,7 @@ fn shared_role(filler: &Filler, attribute: &str, schema: &GeneratedSchema) -> Op
     }
 }
 
-fn of_column(id: ColumnId, attribute: &str, schema: &GeneratedSchema) -> Vec<String> {
+fn of_column(id: ColumnId, attribute: &str, schema: &GrammarSchema) -> Vec<String> {
     let (table, column) = (&schema.tables[id.table], schema.column(id));
     let is_label = matches!(column.spec.kind, ColumnKind::Label(_));
     let is_time = matches!(column.spec.kind, ColumnKind::Year(_) | ColumnKind::Date(_));
@@ -143,7 +138,7 @@ fn of_column(id: ColumnId, attribute: &str, schema: &GeneratedSchema) -> Vec<Str
             .collect::<Vec<_>>()
     };
     // "Which match" does not ask for the name of a team.
-    let is_name = is_label && (!is_drafted || NAMES.contains(&column.noun.as_str()));
+    let is_name = is_label && (!is_drafted || UNNAMED_LABELS.contains(&column.noun.as_str()));
     match attribute {
         "" => vec![column.noun.clone()],
         "a" if is_drafted => vec![drafted::article(&column.noun)],
@@ -201,7 +196,8 @@ fn of_count(count: i64) -> Vec<String> {
         .collect()
 }
 
-fn capitalized(text: &str) -> String {
+/// Returns a text with a capital first letter.
+pub(crate) fn capitalized(text: &str) -> String {
     let mut characters = text.chars();
     characters.next().map_or_else(String::new, |first| {
         first.to_uppercase().chain(characters).collect()

@@ -1,4 +1,4 @@
-//! Renders a filled template as SQL and as English.
+//! Renders a filled template as SQL and as English. Pure.
 //!
 //! `{c}` stands for what fills slot c, and `{c.attribute}` for a property of it. SQL qualifies a
 //! column only if another table of the query has a column of the same name. A wording that needs a
@@ -11,7 +11,7 @@ mod phrases;
 mod sql;
 
 pub(crate) use drafted::UNITS;
-pub(crate) use english::wordings;
+pub(crate) use english::{capitalized, wordings};
 pub(crate) use nouns::{irregular_singular, is_plural_only, plural, plural_of_any, with_article};
 pub(crate) use sql::{RenderedSql, plain, sql, sql_where};
 
@@ -34,7 +34,7 @@ fn fill(text: &str, mut slot: impl FnMut(char, &str) -> Option<String>) -> Optio
 mod tests {
     use super::super::binding::bindings;
     use super::super::rng::RngStream;
-    use super::super::schema::GeneratedSchema;
+    use super::super::schema::GrammarSchema;
     use super::super::template::templates;
     use super::super::{domain, rows};
     use super::*;
@@ -83,7 +83,7 @@ mod tests {
             ),
             ("marks".to_owned(), list(&["One", "Two"])),
         ]);
-        let schema = GeneratedSchema::draw(&domain, &mut RngStream::new(1, &["schema"]), false);
+        let schema = GrammarSchema::draw(&domain, &mut RngStream::new(1, &["schema"]), false);
         let rows = rows::fill(&schema, &words, "kennel", 1);
         let templates = templates();
         let template = templates
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn ties_are_sought_in_the_sort_key_without_the_limit() {
         let domain: domain::Domain = toml::from_str(DOMAIN).unwrap();
-        let schema = GeneratedSchema::draw(&domain, &mut RngStream::new(1, &["schema"]), false);
+        let schema = GrammarSchema::draw(&domain, &mut RngStream::new(1, &["schema"]), false);
         let rows = vec![Vec::new(); schema.tables.len()];
         let templates = templates();
         let template = templates

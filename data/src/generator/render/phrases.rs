@@ -4,12 +4,12 @@
 //! Each function returns alternatives. Those that occur several times are drawn more often.
 
 use super::super::domain::ColumnKind;
-use super::super::schema::{GeneratedColumn, Phrasing};
+use super::super::schema::{GrammarColumn, Phrasing};
 use super::drafted;
 use super::nouns::with_article;
 
 /// Nouns of labels that name a row, so that "the book Silent River" is clear.
-const NAMES: &[&str] = &["name", "title", "label", "full name", "model", "variety"];
+const ROW_NAMES: &[&str] = &["name", "title", "label", "full name", "model", "variety"];
 
 /// The number of times a phrase counts that the domain declares.
 const DECLARED_WEIGHT: usize = 6;
@@ -30,7 +30,7 @@ pub(super) fn value(value: &str, is_quoted: bool) -> String {
 /// Returns names of the one row that has a label: "the book called Silent River".
 pub(super) fn row(
     one: &str,
-    column: &GeneratedColumn,
+    column: &GrammarColumn,
     label: &str,
     phrasing: Phrasing,
 ) -> Vec<String> {
@@ -57,7 +57,7 @@ pub(super) fn row(
         format!("the {one} with the {noun} {label}"),
         format!("the {one} whose {noun} is {label}"),
     ];
-    if NAMES.contains(&noun.as_str()) {
+    if ROW_NAMES.contains(&noun.as_str()) {
         phrases.extend([
             label.to_owned(),
             format!("the {one} {label}"),
@@ -72,7 +72,7 @@ pub(super) fn row(
 /// Returns the phrases of an attribute: `says` (the value itself), `not`, `above`, `below`, `from`
 /// (at least) or `upto` (at most). With `are` before it, they are predicates: `are`, `are_above`.
 pub(super) fn of_value(
-    column: &GeneratedColumn,
+    column: &GrammarColumn,
     value: &str,
     attribute: &str,
     phrasing: Phrasing,
@@ -101,7 +101,7 @@ pub(super) fn of_value(
 
 /// Returns phrases for a range, or predicates: "with a price between 3 and 5".
 pub(super) fn of_range(
-    column: &GeneratedColumn,
+    column: &GrammarColumn,
     low: &str,
     high: &str,
     attribute: &str,
@@ -121,7 +121,7 @@ pub(super) fn of_range(
     }
 }
 
-fn equal(column: &GeneratedColumn, value: &str) -> Vec<String> {
+fn equal(column: &GrammarColumn, value: &str) -> Vec<String> {
     let noun = &column.noun;
     let mut phrases = declared(column.spec.says.as_deref(), value);
     phrases.push(format!("whose {noun} is {value}"));
@@ -130,7 +130,7 @@ fn equal(column: &GeneratedColumn, value: &str) -> Vec<String> {
 }
 
 /// Returns phrases for another value: "whose city is not Paris", "that are not from Paris".
-fn different(column: &GeneratedColumn, value: &str) -> Vec<String> {
+fn different(column: &GrammarColumn, value: &str) -> Vec<String> {
     let noun = &column.noun;
     let negated = |phrase: String| {
         let predicate = predicate(&phrase)?;
@@ -157,7 +157,7 @@ pub(super) fn declared(phrase: Option<&str>, value: &str) -> Vec<String> {
     })
 }
 
-pub(super) fn compared(column: &GeneratedColumn, value: &str, kind: &str) -> Vec<String> {
+pub(super) fn compared(column: &GrammarColumn, value: &str, kind: &str) -> Vec<String> {
     let spec = &column.spec;
     let is_time = matches!(spec.kind, ColumnKind::Year(_) | ColumnKind::Date(_));
     let (own, bounds, link): (Option<&str>, &[&str], &str) = match (kind, is_time) {
@@ -194,7 +194,7 @@ pub(super) fn compared(column: &GeneratedColumn, value: &str, kind: &str) -> Vec
 }
 
 /// Returns phrases for a bound of things that can be counted: "with more than 3 pages".
-pub(super) fn of_countable(column: &GeneratedColumn, bound: &str) -> Vec<String> {
+pub(super) fn of_countable(column: &GrammarColumn, bound: &str) -> Vec<String> {
     let phrases = |thing| {
         let phrase = |start| format!("{start} {bound} {thing}");
         vec![["with", "that have"].map(phrase); COUNTED_WEIGHT].concat()
@@ -214,7 +214,7 @@ fn counted(kind: &str) -> Option<&'static str> {
     }
 }
 
-pub(super) fn with_bound(column: &GeneratedColumn, bound: &str, link: &str) -> Vec<String> {
+pub(super) fn with_bound(column: &GrammarColumn, bound: &str, link: &str) -> Vec<String> {
     let noun = &column.noun;
     vec![
         format!("whose {noun} is {bound}"),
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_bound_is_said_as_the_kind_of_the_column_asks() {
-        let column = |noun: &str, kind| GeneratedColumn {
+        let column = |noun: &str, kind| GrammarColumn {
             name: noun.to_owned(),
             noun: noun.to_owned(),
             spec: super::super::super::domain::ColumnSpec {
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn drafted_phrases_fit_any_noun() {
-        let column = |noun: &str, says: Option<&str>| GeneratedColumn {
+        let column = |noun: &str, says: Option<&str>| GrammarColumn {
             name: noun.to_owned(),
             noun: noun.to_owned(),
             spec: super::super::super::domain::ColumnSpec {
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn a_declared_phrase_is_negated() {
         let phrases = |says: &str, attribute| {
-            let column = GeneratedColumn {
+            let column = GrammarColumn {
                 name: "soil".to_owned(),
                 noun: "soil".to_owned(),
                 spec: super::super::super::domain::ColumnSpec {

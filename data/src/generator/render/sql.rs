@@ -4,10 +4,10 @@ use rusqlite::types::Value as SqlValue;
 
 use super::super::binding::{Binding, Filler, find};
 use super::super::domain::ColumnKind;
-use super::super::schema::{ColumnId, GeneratedSchema};
+use super::super::schema::{ColumnId, GrammarSchema};
 use super::super::template::QueryTemplate;
 use super::fill;
-use crate::real_text;
+use crate::{real_text, sql_text};
 
 /// The SQL of a filled template.
 pub(crate) struct RenderedSql {
@@ -21,7 +21,7 @@ pub(crate) struct RenderedSql {
 pub(crate) fn sql(
     template: &QueryTemplate,
     binding: &Binding,
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
 ) -> RenderedSql {
     sql_where(template, template.conditions.iter(), binding, schema)
 }
@@ -31,7 +31,7 @@ pub(crate) fn sql_where<'a>(
     template: &QueryTemplate,
     conditions: impl Iterator<Item = &'a String>,
     binding: &Binding,
-    schema: &GeneratedSchema,
+    schema: &GrammarSchema,
 ) -> RenderedSql {
     let query = QueryNames { binding, schema };
     let render = |text: &String| {
@@ -77,7 +77,7 @@ pub(crate) fn sql_where<'a>(
 /// The names of a query's tables and columns.
 struct QueryNames<'a> {
     binding: &'a Binding,
-    schema: &'a GeneratedSchema,
+    schema: &'a GrammarSchema,
 }
 
 impl QueryNames<'_> {
@@ -157,7 +157,7 @@ impl QueryNames<'_> {
 
 fn literal(value: &SqlValue) -> String {
     match value {
-        SqlValue::Text(text) => format!("'{}'", text.replace('\'', "''")),
+        SqlValue::Text(text) => sql_text::literal(text),
         value => plain(value),
     }
 }

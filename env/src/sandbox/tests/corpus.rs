@@ -5,7 +5,7 @@ use std::{path::Path, thread};
 use data::DatabaseFile;
 use sha2::{Digest, Sha256};
 
-use crate::sandbox::query::{Failure, QueryRun, Sandbox, WorkBudget};
+use crate::sandbox::query::{QueryRun, Sandbox, WorkBudget};
 use crate::{database::Database, rows::ResultLimits, settings::SqlLimits};
 
 #[path = "../../../tests/common/corpus.rs"]
@@ -30,13 +30,7 @@ pub(in crate::sandbox) fn open(path: &Path, sql: &str) -> Result<Database, Strin
         let connection = rusqlite::Connection::open(path).unwrap();
         connection.execute_batch(sql).unwrap();
     }
-    let bytes = std::fs::read(path).unwrap();
-    let file = DatabaseFile {
-        name: "cars".to_owned(),
-        path: path.to_owned(),
-        sha256: hex::encode(Sha256::digest(&bytes)),
-        size_bytes: bytes.len() as u64,
-    };
+    let file = DatabaseFile::open("cars", path).unwrap();
     Database::open(&file, &ResultLimits::default(), &SqlLimits::default())
         .map_err(|error| error.to_string())
 }
@@ -54,17 +48,7 @@ impl From<QueryRun> for CorpusResult {
     fn from(run: QueryRun) -> Self {
         let (class, text) = match run.rows {
             Ok(rows) => ("ok", rows.render(&ResultLimits::default())),
-            Err(error) => {
-                let class = match error.failure {
-                    Failure::Denied => "denied",
-                    Failure::QuickBudgetSpent => "quick_budget_spent",
-                    Failure::WorkUnits => "work_units",
-                    Failure::Memory => "memory",
-                    Failure::WallClock => "wall_clock",
-                    Failure::Sqlite => "error",
-                };
-                (class, error.message)
-            }
+            Err(error) => (error.failure.name(), error.message),
         };
         Self {
             class,
@@ -75,12 +59,17 @@ impl From<QueryRun> for CorpusResult {
     }
 }
 
+/// Returns the result of a statement in a sandbox with the whole budget.
+pub(in crate::sandbox) fn result_of(sandbox: &Sandbox, sql: &str) -> CorpusResult {
+    sandbox.query(sql).unwrap().into()
+}
+
 /// Runs the corpus `runs` times on one new connection to `database`.
 fn run(database: &Database, limits: &SqlLimits, runs: usize) -> Vec<Vec<CorpusResult>> {
     let sandbox = Sandbox::open(database, limits, WorkBudget::Full).unwrap();
     let once = |_| {
         let cases = file::cases().into_iter();
-        cases.map(|case| sandbox.query(&case.sql).into()).collect()
+        cases.map(|case| result_of(&sandbox, &case.sql)).collect()
     };
     (0..runs).map(once).collect()
 }
@@ -150,7 +139,7 @@ fn a_nul_does_not_end_a_statement() {
     let folder = tempfile::tempdir().unwrap();
     let sandbox = Sandbox::open(&database(folder.path()), &limits(), WorkBudget::Full).unwrap();
     for sql in ["SELECT 1\0", "SELECT 1\0; DROP TABLE Cars", "\0SELECT 1"] {
-        let result = CorpusResult::from(sandbox.query(sql));
+        let result = result_of(&sandbox, sql);
         assert_eq!(result.class, "denied", "{sql:?}");
         assert!(result.text.contains("NUL"), "{}", result.text);
     }
@@ -168,7 +157,7 @@ fn schema_tables_are_a_setting() {
         "SELECT count(*) FROM sqlite_master WHERE type = 'table'",
         "SELECT count(name) - 1 FROM sqlite_schema",
     ] {
-        let result = CorpusResult::from(sandbox.query(sql));
+        let result = result_of(&sandbox, sql);
         assert_eq!(
             (result.class, result.text.as_str()),
             ("ok", "1. 3"),
@@ -179,6 +168,6 @@ fn schema_tables_are_a_setting() {
         "SELECT 1 FROM sqlite_temp_schema",
         "SELECT * FROM pragma_database_list",
     ] {
-        assert_ne!(CorpusResult::from(sandbox.query(sql)).class, "ok", "{sql}");
+        assert_ne!(result_of(&sandbox, sql).class, "ok", "{sql}");
     }
 }

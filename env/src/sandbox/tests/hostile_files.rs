@@ -1,6 +1,6 @@
 //! Malicious database files: schemas that hide something, and corrupt files.
 
-use super::corpus::{CorpusResult, database, limits, open};
+use super::corpus::{database, limits, open, result_of};
 use crate::sandbox::{Sandbox, WorkBudget};
 
 /// Schemas that are refused, with a part of the reason.
@@ -60,7 +60,7 @@ fn malicious_schemas_are_refused_or_bounded() {
         ("SELECT words FROM words WHERE words MATCH 'x'", "error"),
         ("SELECT block FROM words_data", "ok"),
     ] {
-        let result = CorpusResult::from(sandbox.query(sql));
+        let result = result_of(&sandbox, sql);
         assert_eq!(result.class, class, "{sql}: {result:?}");
     }
 }
@@ -86,7 +86,7 @@ fn corrupt_files_are_refused_or_answered_with_errors() {
             "SELECT count(*), max(Name) FROM makers",
             "SELECT * FROM fast JOIN makers",
         ] {
-            let result = CorpusResult::from(sandbox.query(sql));
+            let result = result_of(&sandbox, sql);
             assert!(
                 ["ok", "error", "memory"].contains(&result.class),
                 "{result:?}"
@@ -142,6 +142,6 @@ fn wide_and_long_rows_are_read() {
             "SQL error: string or blob too big",
         ),
     ] {
-        assert_eq!(CorpusResult::from(sandbox.query(sql)).text, text, "{sql}");
+        assert_eq!(result_of(&sandbox, sql).text, text, "{sql}");
     }
 }

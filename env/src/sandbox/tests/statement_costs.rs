@@ -5,7 +5,7 @@ use std::{path::Path, time::Instant};
 
 use data::Dataset;
 
-use super::corpus::{CorpusResult, database, file, limits};
+use super::corpus::{CorpusResult, database, file, limits, result_of};
 use crate::{
     database::Database,
     row_reader::read_rows,
@@ -37,7 +37,7 @@ fn slowest_statements_under_the_default_limits() {
         .chain(unseen)
         .map(|(sandbox, sql)| {
             let (began, worked) = (Instant::now(), cpu_milliseconds());
-            let result = CorpusResult::from(sandbox.query(&sql));
+            let result = result_of(sandbox, &sql);
             let worked = cpu_milliseconds() - worked;
             (worked, began.elapsed().as_millis(), result, sql)
         })
@@ -80,7 +80,7 @@ fn overhead_on_spiders_gold() {
 fn overhead_on_our_gold() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("data");
-    data::build(&folder, data::DEFAULT_SEED, &mut |_| {}).unwrap();
+    data::build(&folder, data::DEFAULT_SEED, &mut |_, _| {}).unwrap();
     compare(&Dataset::open(&folder, None).unwrap());
 }
 
@@ -104,7 +104,7 @@ fn compare(dataset: &Dataset) {
             .filter(|question| question.database_name == *name);
         for question in questions {
             let sql = &question.gold_sql;
-            let run = sandbox.query(sql);
+            let run = sandbox.query(sql).unwrap();
             assert!(run.rows.is_ok(), "{sql}: {:?}", run.rows);
             most_units = most_units.max(run.work_units);
             most_bytes = most_bytes.max(run.peak_bytes);
@@ -132,36 +132,4 @@ fn compare(dataset: &Dataset) {
         );
     }
     eprintln!("at most {most_units} units and {most_bytes} bytes");
-}
-
-/// Prints the time of one call of each metered function, next to SQLite's own.
-#[test]
-#[ignore = "measures: run it alone"]
-fn cost_of_a_call() {
-    let folder = tempfile::tempdir().unwrap();
-    let database = database(folder.path());
-    let sandbox = Sandbox::open(&database, &SqlLimits::default(), WorkBudget::Full).unwrap();
-    let bare = connection::open(&database.file.path).unwrap();
-    for call in [
-        "length(a || i)",
-        "upper(a || i)",
-        "substr(a || i, 2, 3)",
-        "printf('%d', i)",
-        "instr(a || i, 'e')",
-        "replace(a || i, 'e', 'f')",
-        "trim(a || i)",
-        "a || i LIKE '%de%'",
-    ] {
-        let sql = file::expanded(&format!(
-            "{{n 200000}} SELECT max({call}) FROM n, (SELECT 'abcdefgh ' AS a)"
-        ));
-        let timed = |run: &dyn Fn()| {
-            let worked = cpu_milliseconds();
-            run();
-            (cpu_milliseconds() - worked) * 5
-        };
-        let in_bare = timed(&|| bare.query_row(&sql, [], |_| Ok(())).unwrap());
-        let in_sandbox = timed(&|| drop(sandbox.query(&sql).rows.unwrap()));
-        eprintln!("{call}: a row takes {in_bare} ns bare, {in_sandbox} ns in the sandbox");
-    }
 }

@@ -3,8 +3,21 @@
 use std::time::Instant;
 
 use candle_core::DType;
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 
 use super::*;
+
+/// Creates both ends of a stream within this process.
+fn in_process(rank: usize, timeout: Duration) -> (RankConnection, LeaderConnection) {
+    let (to_rank, from_leader) = mpsc::channel(DEPTH);
+    let (to_leader, from_rank) = mpsc::channel(DEPTH);
+    let from_rank = Box::pin(ReceiverStream::new(from_rank).map(Ok));
+    let from_leader = Box::pin(ReceiverStream::new(from_leader).map(Ok));
+    let mut other = RankConnection::new(to_rank, from_rank, timeout, Handle::current());
+    other.rank = rank;
+    let leader = LeaderConnection::new(to_leader, from_leader, Handle::current());
+    (other, leader)
+}
 
 /// A parameter whose gradient is a chunk and a half.
 fn parameter() -> Tensor {
@@ -23,7 +36,7 @@ fn gradient(size_bytes: u64, offset: usize, data: &[u8]) -> train_request::Part 
 /// Returns what rank 0 says of a rank that sends `parts` in place of a gradient, with a pause after
 /// each, and after how long.
 async fn fault_of(parts: Vec<train_request::Part>, pause: Duration) -> (String, Duration) {
-    let (mut other, mut member) = in_process(2, Duration::from_secs(1), &Handle::current());
+    let (mut other, mut member) = in_process(2, Duration::from_secs(1));
     let sending = tokio::task::spawn_blocking(move || {
         let send = |part| {
             std::thread::sleep(pause);
@@ -77,7 +90,7 @@ async fn what_the_model_does_not_need_is_refused_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn statistics_are_those_of_the_share() {
-    let figures = |numbers: &[u64]| {
+    let sent = |numbers: &[u64]| {
         let encode = |&micro_batch: &u64| {
             let statistics = MicroBatchStatistics {
                 micro_batch,
@@ -86,12 +99,12 @@ async fn statistics_are_those_of_the_share() {
             statistics.encode_to_vec()
         };
         let micro_batches = numbers.iter().map(encode).collect();
-        train_request::Part::Figures(proto::v1::RankFigures { micro_batches })
+        train_request::Part::Statistics(proto::v1::RankStatistics { micro_batches })
     };
     let received = async |numbers: &[u64]| {
-        let (mut other, mut member) = in_process(2, Duration::from_secs(9), &Handle::current());
+        let (mut other, mut member) = in_process(2, Duration::from_secs(9));
         other.share = vec![1, 3];
-        let part = figures(numbers);
+        let part = sent(numbers);
         let both = move || {
             member.send(part).unwrap();
             other
@@ -110,17 +123,12 @@ async fn statistics_are_those_of_the_share() {
     );
 }
 
-/// A rank that reads nothing more, and sends without end.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_flood_does_not_hide_that_a_rank_is_gone() {
+/// Asserts that rank 0 soon finds that a rank reads nothing more, whatever it sends.
+async fn assert_is_found_gone(sent: Incoming<TrainRequest>) {
     let (to_rank, gone) = mpsc::channel(DEPTH);
     drop(gone);
-    let part = Some(train_request::Part::Digest(proto::v1::RankDigest::default()));
-    let flood = tokio_stream::iter(std::iter::repeat_with(move || {
-        Ok(TrainRequest { part: part.clone() })
-    }));
     let timeout = Duration::from_secs(60);
-    let mut other = RankConnection::new(to_rank, Box::pin(flood), timeout, Handle::current());
+    let mut other = RankConnection::new(to_rank, sent, timeout, Handle::current());
     let sending = move || {
         let began: Instant = now();
         let fault = other
@@ -134,8 +142,21 @@ async fn a_flood_does_not_hide_that_a_rank_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_flood_does_not_hide_that_a_rank_is_gone() {
+    let part = Some(train_request::Part::Digest(proto::v1::RankDigest::default()));
+    let flood = std::iter::repeat_with(move || Ok(TrainRequest { part: part.clone() }));
+    assert_is_found_gone(Box::pin(tokio_stream::iter(flood))).await;
+}
+
+/// It does not end its own side of the stream, on which its reason might still come.
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_does_not_hide_that_a_rank_is_gone() {
+    assert_is_found_gone(Box::pin(tokio_stream::pending())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_and_gradients_arrive_whole_and_under_their_names() {
-    let (mut rank, mut leader) = in_process(1, Duration::from_secs(9), &Handle::current());
+    let (mut rank, mut leader) = in_process(1, Duration::from_secs(9));
     let bytes: Bytes = (0..3 << 20).map(|i| (i % 251) as u8).collect();
     let sent = bytes.clone();
     let sending = tokio::task::spawn_blocking(move || {
@@ -159,7 +180,7 @@ async fn files_and_gradients_arrive_whole_and_under_their_names() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_rank_and_one_that_is_gone_are_named() {
-    let (mut other, member) = in_process(3, Duration::from_secs(1), &Handle::current());
+    let (mut other, member) = in_process(3, Duration::from_secs(1));
     tokio::task::spawn_blocking(move || {
         let fault = other.receive().unwrap_err().to_string();
         assert!(

@@ -10,8 +10,8 @@ use super::{AttentionValue, Backward, Largest, QueryBlock, score_gradient};
 use crate::ops::aligned::Aligned;
 use crate::ops::kv_pages::PAGE;
 use crate::ops::math::sum;
-use crate::ops::matmul::PANEL;
-use crate::ops::matmul_bf16::{Bf16Matrix, Bf16Rows, Bf16View, SUM_ROWS, Sums};
+use crate::ops::matmul::{PANEL, View};
+use crate::ops::matmul_bf16::{Bf16Matrix, Bf16Rows, SUM_ROWS, Sums};
 use crate::ops::simd::{Kernel, Simd, dispatch};
 
 /// Buffers of the backward pass of one row and key-value head.
@@ -92,7 +92,7 @@ pub(super) fn backward(pass: Backward<'_, bf16>) {
 
 /// Adds rows [count, D]ᵀ times right-hand panels [count, keys] to transposed sums.
 fn add_transposed(
-    rows: Bf16View<'_>,
+    rows: View<'_, bf16>,
     panels: &Bf16Matrix,
     packed: &mut Bf16Rows,
     sums: &mut Aligned<f32>,

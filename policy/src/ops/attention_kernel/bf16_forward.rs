@@ -8,8 +8,8 @@ use super::{AttentionValue, Backward, Forward, Largest, QueryBlock};
 use crate::ops::aligned::Aligned;
 use crate::ops::bf16_values::{round, rounded_tensor};
 use crate::ops::kv_pages::{KvPages, PAGE, PagedSequence};
-use crate::ops::matmul::PANEL;
-use crate::ops::matmul_bf16::{BLOCK, Bf16Rows, Bf16View, Multiplier, SUM_ROWS, Sums};
+use crate::ops::matmul::{PANEL, View};
+use crate::ops::matmul_bf16::{BLOCK, Bf16Rows, Multiplier, SUM_ROWS, Sums};
 use crate::ops::simd::{Kernel, Simd, dispatch};
 
 /// Queries of a block. A query is one token of one head. 64 are four tiles of AMX.
@@ -104,16 +104,16 @@ impl Kernel for Softmax<'_> {
 
 impl QueryBlock {
     /// Views gathered rows [count, D].
-    pub(super) fn rows<'a>(&self, rows: &'a [bf16]) -> Bf16View<'a> {
+    pub(super) fn rows<'a>(&self, rows: &'a [bf16]) -> View<'a, bf16> {
         let head_dim = self.row_head.heads.head_dim;
-        Bf16View::new(&rows[..self.count * head_dim], self.count, head_dim)
+        View::new(rows, self.count, head_dim, head_dim)
     }
 
     /// Rounds [count, padded] values.
-    pub(super) fn round<'a>(&self, values: &[f32], rounded: &'a mut [bf16]) -> Bf16View<'a> {
+    pub(super) fn round<'a>(&self, values: &[f32], rounded: &'a mut [bf16]) -> View<'a, bf16> {
         let len = self.count * self.padded();
         round(&values[..len], &mut rounded[..len]);
-        Bf16View::new(&rounded[..len], self.count, self.padded())
+        View::new(rounded, self.count, self.padded(), self.padded())
     }
 
     /// Computes the packed rows [count, D] times the keys → [count, padded].

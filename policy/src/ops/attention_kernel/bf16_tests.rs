@@ -1,10 +1,10 @@
 //! Attention in bf16 against f32, and the same bits by all instructions.
 
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
+use crate::ops::Backend;
 use crate::ops::matmul_bf16::with_each;
-use crate::ops::{Backend, attention_tensor_ops};
 use crate::packed_rows::PackedRow;
 
 /// Heads, key-value heads and the head size. The last two have partial panels, blocks and tiles.
@@ -45,26 +45,21 @@ impl Case {
 
     /// The output and the gradients of q, k and v by the kernel.
     fn by_kernel(&self) -> Vec<Tensor> {
-        let Self { q, k, v, dout } = self;
-        let backend = Backend::CpuBf16;
-        let out = backend.attention(q, k, v, &rows()).unwrap();
-        let gradients = backend.attention_backward(q, k, v, &rows(), &out, dout);
-        let mut all = gradients.unwrap().to_vec();
-        all.insert(0, out);
-        all
+        self.by(Backend::CpuBf16, DType::BF16)
     }
 
-    /// The same by tensor operations in f32 and candle's autograd.
+    /// The same by tensor operations in f32.
     fn by_tensor_ops(&self) -> Vec<Tensor> {
-        let wide = |x: &Tensor| x.to_dtype(DType::F32).unwrap();
-        let [q, k, v] = [&self.q, &self.k, &self.v].map(|x| Var::from_tensor(&wide(x)).unwrap());
-        let out = attention_tensor_ops(&q, &k, &v, &rows()).unwrap();
-        let loss = (&out * wide(&self.dout)).unwrap().sum_all().unwrap();
-        let gradients = loss.backward().unwrap();
-        let mut all = vec![out];
-        for x in [&q, &k, &v] {
-            all.push(gradients.get(x).unwrap().clone());
-        }
+        self.by(Backend::TensorOps, DType::F32)
+    }
+
+    fn by(&self, backend: Backend, dtype: DType) -> Vec<Tensor> {
+        let [q, k, v, dout] =
+            [&self.q, &self.k, &self.v, &self.dout].map(|x| x.to_dtype(dtype).unwrap());
+        let out = backend.attention(&q, &k, &v, &rows()).unwrap();
+        let gradients = backend.attention_backward(&q, &k, &v, &rows(), &out, &dout);
+        let mut all = gradients.unwrap().to_vec();
+        all.insert(0, out);
         all
     }
 }

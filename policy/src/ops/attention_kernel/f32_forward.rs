@@ -74,7 +74,7 @@ impl Kernel for Forward<'_, f32> {
 }
 
 impl QueryBlock {
-    pub(super) fn weights<'a>(&self, weights: &'a [f32]) -> View<'a> {
+    pub(super) fn weights<'a>(&self, weights: &'a [f32]) -> View<'a, f32> {
         View::new(weights, self.count, self.keys, self.padded())
     }
 
@@ -105,7 +105,7 @@ impl QueryBlock {
     #[inline(always)]
     pub(super) fn weighted_values<S: Simd>(
         &self,
-        weights: View<'_>,
+        weights: View<'_, f32>,
         pages: &KvPages<f32>,
         sequence: PagedSequence<'_>,
         panel: usize,

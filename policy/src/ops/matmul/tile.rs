@@ -14,7 +14,7 @@ use crate::ops::simd::{LANES, Simd};
 #[derive(Clone, Copy)]
 pub(super) enum Left<'a> {
     /// Read in place.
-    Plain(View<'a>),
+    Plain(View<'a, f32>),
     /// Packed tile after tile, each `[depth][rows of the tile]`.
     Packed { data: &'a [f32], depth: usize },
 }
@@ -23,7 +23,7 @@ impl<'a> Left<'a> {
     /// Packs `a` into `buffer`, so that a tile reads one stream instead of one cache line for each
     /// step (measured: without it dW ran at half the speed).
     #[inline(always)]
-    pub(super) fn pack<S: Simd>(a: View<'_>, buffer: &'a mut [f32]) -> Self {
+    pub(super) fn pack<S: Simd>(a: View<'_, f32>, buffer: &'a mut [f32]) -> Self {
         let depth = a.cols;
         // In pieces of 16 columns, so that the lines read stay in the first-level cache for the
         // next tile.
@@ -70,7 +70,7 @@ impl<'a> Left<'a> {
 /// [`super::multiply`] for a caller inside a kernel.
 #[inline(always)]
 pub(crate) fn multiply_strip<S: Simd>(
-    a: View<'_>,
+    a: View<'_, f32>,
     strip: &[f32],
     c: &mut [f32],
     c_stride: usize,

@@ -1,10 +1,10 @@
-//! Matrices of bf16: views of rows and columns, and right-hand matrices in panels.
+//! Matrices of bf16: views that are widened to f32, and right-hand matrices in panels.
 
 use half::bf16;
 
 use crate::ops::aligned::Aligned;
 use crate::ops::bf16_values::{factor, factor_bits};
-use crate::ops::matmul::{self, WriteMode};
+use crate::ops::matmul::{self, View, WriteMode};
 use crate::ops::simd::{Kernel, LANES, Simd, dispatch};
 
 /// Columns of a panel of B, as in the products of f32.
@@ -12,57 +12,7 @@ pub(super) const PANEL: usize = matmul::PANEL;
 /// Steps of k in a block of the sum.
 pub(crate) const BLOCK: usize = 32;
 
-/// A read-only strided matrix of bf16.
-#[derive(Clone, Copy)]
-pub(crate) struct Bf16View<'a> {
-    pub(super) data: &'a [bf16],
-    pub(super) rows: usize,
-    pub(super) cols: usize,
-    pub(super) row_stride: usize,
-    pub(super) col_stride: usize,
-}
-
-impl<'a> Bf16View<'a> {
-    /// Views `data` as a row-major matrix.
-    ///
-    /// # Panics
-    /// If `data` does not have this shape.
-    pub(crate) fn new(data: &'a [bf16], rows: usize, cols: usize) -> Self {
-        assert_eq!(
-            data.len(),
-            rows * cols,
-            "a view of another shape: this is a bug"
-        );
-        Self {
-            data,
-            rows,
-            cols,
-            row_stride: cols,
-            col_stride: 1,
-        }
-    }
-
-    /// Returns the transposed matrix without a copy.
-    pub(crate) fn transposed(self) -> Self {
-        Self {
-            rows: self.cols,
-            cols: self.rows,
-            row_stride: self.col_stride,
-            col_stride: self.row_stride,
-            ..self
-        }
-    }
-
-    /// Returns `rows` rows from the row `first` on.
-    pub(super) fn part(self, first: usize, rows: usize) -> Self {
-        let start = (first * self.row_stride).min(self.data.len());
-        Self {
-            data: &self.data[start..],
-            rows,
-            ..self
-        }
-    }
-
+impl View<'_, bf16> {
     /// Writes the rows one after the other in f32, each padded with zeros to `padded` values.
     pub(super) fn widen(self, padded: usize, wide: &mut Vec<f32>) {
         wide.resize(self.rows * padded, 0.0);
@@ -80,7 +30,7 @@ impl<'a> Bf16View<'a> {
 }
 
 struct Widen<'a> {
-    from: Bf16View<'a>,
+    from: View<'a, bf16>,
     padded: usize,
     wide: &'a mut [f32],
 }
@@ -135,14 +85,14 @@ impl Default for Bf16Matrix {
 
 impl Bf16Matrix {
     /// Packs `b` [k, n].
-    pub(crate) fn new(b: Bf16View<'_>) -> Self {
+    pub(crate) fn new(b: View<'_, bf16>) -> Self {
         let mut packed = Self::default();
         packed.pack(b);
         packed
     }
 
     /// Packs `b` [k, n] in place of the former matrix, whose memory is used again.
-    pub(crate) fn pack(&mut self, b: Bf16View<'_>) {
+    pub(crate) fn pack(&mut self, b: View<'_, bf16>) {
         (self.k, self.n) = (b.rows, b.cols);
         self.padded = b.rows.next_multiple_of(BLOCK);
         let panels = b.cols.div_ceil(PANEL);
@@ -183,7 +133,7 @@ impl Bf16Matrix {
 }
 
 struct PackPairs<'a> {
-    b: Bf16View<'a>,
+    b: View<'a, bf16>,
     padded: usize,
     pairs: &'a mut [u32],
 }
@@ -225,7 +175,7 @@ fn pair(even: bf16, odd: bf16) -> u32 {
 /// Packs a block of a row-major B: two rows make a row of pairs.
 #[inline(always)]
 fn pack_rows(
-    b: Bf16View<'_>,
+    b: View<'_, bf16>,
     (k0, steps): (usize, usize),
     first: usize,
     (pairs, width): (&mut [u32], usize),
@@ -246,7 +196,7 @@ fn pack_rows(
 /// Packs a block of a transposed B, whose columns are contiguous.
 #[inline(always)]
 fn pack_columns(
-    b: Bf16View<'_>,
+    b: View<'_, bf16>,
     (k0, steps): (usize, usize),
     first: usize,
     (pairs, width): (&mut [u32], usize),

@@ -30,12 +30,13 @@ mod tests;
 mod trial;
 
 use candle_core::Result;
+use half::bf16;
 
 use super::aligned::Aligned;
-use super::matmul::WriteMode;
+use super::matmul::{View, WriteMode};
 #[cfg(test)]
 pub(crate) use instructions::with_each;
-pub(crate) use matrix::{BLOCK, Bf16Matrix, Bf16View, write_pair};
+pub(crate) use matrix::{BLOCK, Bf16Matrix, write_pair};
 use matrix::{PANEL, write};
 pub(crate) use rows::{Bf16Rows, Multiplier, SUM_ROWS};
 pub(crate) use sums::Sums;
@@ -50,7 +51,7 @@ const ROWS: usize = 256;
 /// # Errors
 /// If the shapes do not fit.
 pub(crate) fn multiply_bf16(
-    a: Bf16View<'_>,
+    a: View<'_, bf16>,
     products: &mut [(&Bf16Matrix, &mut [f32])],
     write_mode: WriteMode,
 ) -> Result<()> {
@@ -67,7 +68,7 @@ pub(crate) fn multiply_bf16(
     }
     let mut rows = Bf16Rows::default();
     for first in (0..a.rows).step_by(ROWS) {
-        let part = a.part(first, ROWS.min(a.rows - first));
+        let part = a.part(first, ROWS.min(a.rows - first), 0, a.cols);
         rows.pack(part);
         for (b, c) in &mut *products {
             let c = &mut c[first * b.n..][..part.rows * b.n];

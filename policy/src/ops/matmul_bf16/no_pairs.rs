@@ -1,8 +1,10 @@
 //! Other CPUs have no AVX512-BF16.
 
-use super::matrix::Bf16View;
+use half::bf16;
+
 use super::sums::Sums;
 use crate::ops::aligned::Aligned;
+use crate::ops::matmul::View;
 
 /// Unused.
 pub(super) const DEPTH: usize = 32;
@@ -16,7 +18,7 @@ impl Permission {
     }
 }
 
-pub(super) fn pack(_: Bf16View<'_>, _: usize, _: &mut Aligned<u16>) {
+pub(super) fn pack(_: View<'_, bf16>, _: usize, _: &mut Aligned<u16>) {
     unreachable!("no CPU of this kind has AVX512-BF16: this is a bug")
 }
 

@@ -8,10 +8,13 @@
 
 use std::arch::x86_64::*;
 
-use super::matrix::{BLOCK, Bf16View, PANEL};
+use half::bf16;
+
+use super::matrix::{BLOCK, PANEL};
 use super::sums::Sums;
 use crate::ops::aligned::Aligned;
 use crate::ops::bf16_values::factor_bits;
+use crate::ops::matmul::View;
 use crate::ops::simd::{InstructionSet, Kernel, LANES, Simd, dispatch};
 
 /// Steps of k whose values the kernel multiplies at once: a pair of even and a pair of odd ones.
@@ -41,7 +44,7 @@ impl Permission {
 
 /// Packs the rows of A, each padded with zeros to `padded` values, as the pairs that the kernel
 /// reads: of four steps the even ones, then the odd ones, each with the later step first.
-pub(super) fn pack(a: Bf16View<'_>, padded: usize, packed: &mut Aligned<u16>) {
+pub(super) fn pack(a: View<'_, bf16>, padded: usize, packed: &mut Aligned<u16>) {
     packed.resize(a.rows * padded);
     let packed = packed.values();
     if a.cols < padded {
@@ -75,7 +78,7 @@ pub(super) fn add(
 }
 
 struct PackRows<'a> {
-    a: Bf16View<'a>,
+    a: View<'a, bf16>,
     padded: usize,
     packed: &'a mut [u16],
 }

@@ -1,10 +1,13 @@
 //! The left-hand matrix of a product, packed as the instructions read it.
 
+use half::bf16;
+
 use super::instructions::Instructions;
-use super::matrix::{BLOCK, Bf16View, PANEL};
+use super::matrix::{BLOCK, PANEL};
 use super::sums::Sums;
 use super::{amx, lanes, pairs};
 use crate::ops::aligned::Aligned;
+use crate::ops::matmul::View;
 use crate::ops::simd::dispatch;
 
 /// The rows of sums are a multiple of this under some instructions: the height of a tile.
@@ -37,12 +40,12 @@ impl Default for Bf16Rows {
 
 impl Bf16Rows {
     /// Packs the rows of `a` in place of the former ones.
-    pub(crate) fn pack(&mut self, a: Bf16View<'_>) {
+    pub(crate) fn pack(&mut self, a: View<'_, bf16>) {
         self.pack_for(Instructions::for_rows(a.rows), a);
     }
 
     /// Packs the rows of `a` for certain instructions.
-    pub(super) fn pack_for(&mut self, instructions: Instructions, a: Bf16View<'_>) {
+    pub(super) fn pack_for(&mut self, instructions: Instructions, a: View<'_, bf16>) {
         self.instructions = instructions;
         self.rows = a.rows;
         self.padded = a.cols.next_multiple_of(BLOCK);

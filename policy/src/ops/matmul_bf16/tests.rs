@@ -31,12 +31,12 @@ fn values(count: usize, seed: u64) -> Vec<bf16> {
     (0..count).map(value).collect()
 }
 
-fn at(x: Bf16View<'_>, row: usize, col: usize) -> bf16 {
+fn at(x: View<'_, bf16>, row: usize, col: usize) -> bf16 {
     x.data[row * x.row_stride + col * x.col_stride]
 }
 
 /// The definition, as Intel's manual gives it for AMX, with subnormal results as zero.
-fn by_definition(a: Bf16View<'_>, b: Bf16View<'_>, i: usize, j: usize) -> f32 {
+fn by_definition(a: View<'_, bf16>, b: View<'_, bf16>, i: usize, j: usize) -> f32 {
     let normal = |x: f32| if x.is_subnormal() { 0.0 } else { x };
     let mut sum = 0.0;
     for block in 0..a.cols.div_ceil(BLOCK) {
@@ -51,7 +51,7 @@ fn by_definition(a: Bf16View<'_>, b: Bf16View<'_>, i: usize, j: usize) -> f32 {
     sum
 }
 
-fn one_product(a: Bf16View<'_>, b: &Bf16Matrix, c: &mut [f32]) -> Result<()> {
+fn one_product(a: View<'_, bf16>, b: &Bf16Matrix, c: &mut [f32]) -> Result<()> {
     multiply_bf16(a, &mut [(b, c)], WriteMode::Overwrite)
 }
 
@@ -71,11 +71,11 @@ const SHAPES: [(usize, usize, usize); 9] = [
 fn every_instruction_set_returns_the_bits_of_the_definition() {
     for (m, k, n) in SHAPES {
         let (a_data, b_data) = (values(m * k, 1), values(k * n, 2));
-        let a = Bf16View::new(&a_data, m, k);
+        let a = View::new(&a_data, m, k, k);
         for transposed in [false, true] {
             let b = match transposed {
-                false => Bf16View::new(&b_data, k, n),
-                true => Bf16View::new(&b_data, n, k).transposed(),
+                false => View::new(&b_data, k, n, n),
+                true => View::new(&b_data, n, k, k).transposed(),
             };
             let packed = Bf16Matrix::new(b);
             for set in InstructionSet::available() {
@@ -101,8 +101,8 @@ fn infinite_values_and_nan_stay_visible() {
     let a = [bf16::INFINITY, one, bf16::NAN, one];
     let b = [one, one];
     let mut c = [0.0; 2];
-    let packed = Bf16Matrix::new(Bf16View::new(&b, 2, 1));
-    let a = Bf16View::new(&a, 2, 2);
+    let packed = Bf16Matrix::new(View::new(&b, 2, 1, 1));
+    let a = View::new(&a, 2, 2, 2);
     one_product(a, &packed, &mut c).unwrap();
     assert_eq!(c[0], f32::INFINITY);
     assert!(c[1].is_nan());
@@ -142,10 +142,10 @@ fn returns_the_bits_of_the_definition(instructions: Instructions) {
         let (a_data, b_data) = (values(m * k, 3), values(k * n, 4));
         for transposed in [false, true] {
             let (a, b) = match transposed {
-                false => (Bf16View::new(&a_data, m, k), Bf16View::new(&b_data, k, n)),
+                false => (View::new(&a_data, m, k, k), View::new(&b_data, k, n, n)),
                 true => (
-                    Bf16View::new(&a_data, k, m).transposed(),
-                    Bf16View::new(&b_data, n, k).transposed(),
+                    View::new(&a_data, k, m, m).transposed(),
+                    View::new(&b_data, n, k, k).transposed(),
                 ),
             };
             let packed = Bf16Matrix::new(b);
@@ -175,7 +175,7 @@ fn returns_the_bits_of_the_definition(instructions: Instructions) {
 fn more_rows_than_a_block_have_the_bits_of_their_blocks() {
     let (m, k, n) = (ROWS + 3, 40, 33);
     let (a_data, b_data) = (values(m * k, 5), values(k * n, 6));
-    let (a, b) = (Bf16View::new(&a_data, m, k), Bf16View::new(&b_data, k, n));
+    let (a, b) = (View::new(&a_data, m, k, k), View::new(&b_data, k, n, n));
     let mut c = vec![f32::NAN; m * n];
     one_product(a, &Bf16Matrix::new(b), &mut c).unwrap();
     for (at, found) in c.iter().enumerate() {

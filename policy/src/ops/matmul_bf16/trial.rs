@@ -5,9 +5,9 @@
 use half::bf16;
 
 use super::instructions::Instructions;
-use super::matrix::{BLOCK, Bf16Matrix, Bf16View, PANEL};
+use super::matrix::{BLOCK, Bf16Matrix, PANEL};
 use super::{Bf16Rows, multiply_rows};
-use crate::ops::matmul::WriteMode;
+use crate::ops::matmul::{View, WriteMode};
 
 /// Compares a product by `instructions` with that of the lanes, bit for bit, and logs a warning
 /// with their `name` if the two differ.
@@ -21,7 +21,7 @@ pub(super) fn agrees_with_lanes(name: &str, instructions: Instructions) -> bool 
     };
     let values: Vec<bf16> = (0..m * k + k * n).map(value).collect();
     let (a, b) = values.split_at(m * k);
-    let (a, b) = (Bf16View::new(a, m, k), Bf16View::new(b, k, n));
+    let (a, b) = (View::new(a, m, k, k), View::new(b, k, n, n));
     let b = Bf16Matrix::new(b);
     let product = |instructions| {
         let (mut rows, mut c) = (Bf16Rows::default(), vec![0.0; m * n]);

@@ -1,0 +1,161 @@
+//! `sqlenv data check`, `stats` and `list`: what a data folder holds, and whether it is whole.
+//!
+//! Invariant: the exit code is 1 if a database is damaged, SQL does not compile, or the environment
+//! could not serve the data.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Result, bail, ensure};
+use clap::Parser;
+use data::{Dataset, LeftOut};
+use env::{EnvSettings, Environment};
+
+use crate::{args::OWN_DATA_DIR, out_file, stdout};
+
+/// The folder, and what of it is read.
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct DataFolderArgs {
+    /// The data's folder.
+    #[arg(default_value = OWN_DATA_DIR)]
+    dir: PathBuf,
+    /// Databases to use, by name, separated by commas; `all` for every one.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    databases: Option<Vec<String>>,
+    /// Write each question that is left out as one JSON line: file, index, database, reason.
+    #[arg(long, value_name = "FILE")]
+    left_out: Option<PathBuf>,
+}
+
+impl DataFolderArgs {
+    fn open(&self) -> Result<Dataset> {
+        check_left_out(self.left_out.as_deref())?;
+        let names = self.databases.as_deref();
+        let dataset = Dataset::open_with_or_without_questions(&self.dir, names)?;
+        write_left_out(self.left_out.as_deref(), &dataset.left_out)?;
+        Ok(dataset)
+    }
+}
+
+/// Checks everything.
+pub(crate) fn check(args: &DataFolderArgs) -> Result<()> {
+    check_left_out(args.left_out.as_deref())?;
+    let mut report = data::check(&args.dir, args.databases.as_deref())?;
+    write_left_out(args.left_out.as_deref(), &report.dataset.left_out)?;
+    let refusal = refusal_of_environment(report.dataset.clone());
+    report.problems.extend(refusal);
+    stdout::print(&report)?;
+    fail_on(&args.dir, report.problems.len())
+}
+
+/// Counts the questions, and looks for damage.
+pub(crate) fn stats(args: &DataFolderArgs) -> Result<()> {
+    let dataset = args.open()?;
+    stdout::print(data::stats(&dataset))?;
+    let faults = data::faults(&dataset)?;
+    for fault in &faults {
+        stdout::print(format_args!("- {fault}\n"))?;
+    }
+    fail_on(&args.dir, faults.len())
+}
+
+/// Lists the databases with their files and the number of their questions by split, or the
+/// questions.
+pub(crate) fn list(args: &DataFolderArgs, questions: bool) -> Result<()> {
+    let dataset = args.open()?;
+    match questions {
+        true => list_questions(&dataset),
+        false => list_databases(&dataset),
+    }
+}
+
+/// Lists id, split, level and text of each question, separated by tabs.
+fn list_questions(dataset: &Dataset) -> Result<()> {
+    for question in &dataset.questions {
+        let fields = [
+            &question.question_id,
+            &question.split,
+            &question.difficulty,
+            &question.question_text,
+        ];
+        let fields = fields.map(|field| report::safe_line(field));
+        stdout::print(format_args!("{}\n", fields.join("\t")))?;
+    }
+    Ok(())
+}
+
+fn list_databases(dataset: &Dataset) -> Result<()> {
+    let mut counts: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
+    for question in &dataset.questions {
+        let splits = counts.entry(&question.database_name).or_default();
+        *splits.entry(&question.split).or_default() += 1;
+    }
+    for (name, file) in &dataset.databases {
+        let splits = counts.remove(name.as_str()).unwrap_or_default();
+        let splits: Vec<String> = splits
+            .iter()
+            .map(|(split, n)| format!("{split} {n}"))
+            .collect();
+        let questions = match splits.is_empty() {
+            true => "no questions".to_owned(),
+            false => splits.join(", "),
+        };
+        let kibibytes = file.size_bytes.div_ceil(1024);
+        let path = file.path.display();
+        stdout::print(format_args!(
+            "{name}: {questions}; {kibibytes} KiB in {path}\n"
+        ))?;
+    }
+    Ok(())
+}
+
+/// Refuses to overwrite a file that is no earlier list of left-out questions.
+pub(crate) fn check_left_out(file: Option<&Path>) -> Result<()> {
+    let Some(file) = file else {
+        return Ok(());
+    };
+    let earlier = fs::read_to_string(file).unwrap_or_default();
+    let is_list = earlier.is_empty() || earlier.starts_with("{\"file\":");
+    ensure!(
+        !file.exists()
+            || is_list
+                && file
+                    .metadata()
+                    .is_ok_and(|it| it.len() == earlier.len() as u64),
+        "--left-out {} exists and is no list of left-out questions; choose another file",
+        file.display()
+    );
+    out_file::check(file)
+}
+
+/// Writes the questions that are left out, one JSON line each.
+pub(crate) fn write_left_out(file: Option<&Path>, left_out: &[LeftOut]) -> Result<()> {
+    file.map_or(Ok(()), |file| out_file::write_json_lines(file, left_out))
+}
+
+/// Returns why the environment would not serve the data, if so. It has limits of its own, such as
+/// one on views whose rows take too long to count.
+pub(crate) fn refusal_of_environment(dataset: Dataset) -> Option<String> {
+    let opened = Environment::open(dataset, EnvSettings::default());
+    opened.err().map(|error| error.to_string())
+}
+
+fn fail_on(dir: &Path, problems: usize) -> Result<()> {
+    if problems == 0 {
+        return Ok(());
+    }
+    let remedy = match data::Manifest::read(dir) {
+        Ok(manifest) => match manifest.origin.is_build() {
+            true => "build it again with `sqlenv data build --out DIR`".to_owned(),
+            false => format!("{}, with other files", manifest.origin.remedy()),
+        },
+        Err(_) => "correct its files, or fetch them again".to_owned(),
+    };
+    bail!(
+        "{} does not pass ({problems} problems); {remedy}",
+        dir.display()
+    )
+}

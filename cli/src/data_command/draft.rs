@@ -1,0 +1,76 @@
+//! `sqlenv data draft`: drafts questions about any SQLite databases.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use data::{DatabaseSource, DraftSettings, DraftSource};
+
+use crate::{progress::Progress, stdout};
+
+/// Questions about each database, unless `--count` gives another number.
+const COUNT: usize = 100;
+
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct DraftArgs {
+    /// Folder to write. An earlier draft is replaced.
+    #[arg(value_name = "DIR")]
+    out: PathBuf,
+    /// SQLite files to draft questions about.
+    #[arg(long, value_name = "[NAME=]FILE", required = true, num_args = 1..)]
+    database: Vec<String>,
+    /// TOML file with words for the tables and columns of one --database; default: NAME.words.toml
+    /// beside NAME.sqlite, if it exists.
+    #[arg(long, value_name = "FILE")]
+    words: Option<PathBuf>,
+    /// Seed of all draws.
+    #[arg(long, default_value_t = data::DEFAULT_SEED)]
+    seed: u64,
+    /// Questions about each database, if it has so many.
+    #[arg(long, default_value_t = COUNT)]
+    count: usize,
+    /// SPDX name of the databases' licence, for the manifest.
+    #[arg(long, value_name = "NAME", default_value = "NOASSERTION")]
+    licence: String,
+}
+
+/// Drafts questions and prints what was found and kept.
+pub(crate) fn run(args: DraftArgs, progress: &Progress) -> Result<()> {
+    if args.count == 0 {
+        bail!("--count is 0; ask for at least one question");
+    }
+    if args.words.is_some() && args.database.len() > 1 {
+        bail!(
+            "--words is for one --database; put NAME.words.toml beside each NAME.sqlite, or draft \
+             one database at a time"
+        );
+    }
+    let source = |text: &String| {
+        Ok(DraftSource {
+            database: DatabaseSource::parse(text)?,
+            words: args.words.clone(),
+        })
+    };
+    let sources: Result<_> = args.database.iter().map(source).collect();
+    let settings = DraftSettings {
+        sources: sources?,
+        seed: args.seed,
+        count: args.count,
+        licence: args.licence,
+    };
+    // A database may have fewer questions, so the stage ends before its total.
+    let count = args.count as u64;
+    let total = count.saturating_mul(settings.sources.len() as u64);
+    let stage = progress.stage("drafting", total, "questions");
+    let report = data::draft(&args.out, &settings, &mut |at| {
+        let questions = (at.questions as u64).min(count);
+        stage.set(count.saturating_mul(at.databases as u64) + questions);
+        if settings.sources.len() > 1 {
+            stage.note(at.name);
+        }
+    })?;
+    let questions: usize = report.databases.iter().map(|it| it.questions()).sum();
+    stage.set(questions as u64);
+    stage.finish(&format!("in {}", args.out.display()));
+    stdout::print(report)
+}

@@ -1,0 +1,142 @@
+//! The folder of a build, an import or a draft: it is locked while it is written, written beside
+//! its path, and renamed.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::DataError;
+
+pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), DataError> {
+    fs::write(path, text).map_err(DataError::io(path, "write"))
+}
+
+pub(crate) fn create_folder(path: &Path) -> Result<(), DataError> {
+    fs::create_dir_all(path).map_err(DataError::io(path, "create"))
+}
+
+pub(crate) fn is_empty_folder(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+pub(crate) fn sibling(path: &Path, suffix: &str) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{suffix}"))
+}
+
+/// An exclusive lock on writing a folder. Dropping it releases the lock.
+pub(crate) struct FolderLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // The file is removed before the lock is released. A file that stays does no harm.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Waits until no other process writes the folder `out`.
+pub(crate) fn lock(out: &Path) -> Result<FolderLock, DataError> {
+    if out.file_name().is_none() {
+        return Err(DataError::format(
+            out,
+            "not a name for a data folder; choose one such as data/build",
+        ));
+    }
+    let path = sibling(out, "lock");
+    if let Some(parent) = path.parent() {
+        create_folder(parent)?;
+    }
+    loop {
+        // A link would have its target made or locked, wherever that is.
+        if path.is_symlink() {
+            let problem = "is a link; remove it, and check who made it";
+            return Err(DataError::format(&path, problem));
+        }
+        let mut options = File::options();
+        let file = options.create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(DataError::io(&path, "create"))?;
+        file.lock().map_err(DataError::io(&path, "lock"))?;
+        if is_at(&file, &path).map_err(DataError::io(&path, "lock"))? {
+            return Ok(FolderLock { path, _file: file });
+        }
+    }
+}
+
+/// Whether `file` is still the file at `path`. A process that releases the lock removes the file,
+/// and a lock on a removed file excludes nobody.
+fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
+    let own = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((own.dev(), own.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) fn remove(path: &Path) -> Result<(), DataError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(DataError::io(path, "remove")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Renames a finished folder to `out`, and removes the earlier one. If that fails, the earlier one
+/// is at its place again.
+pub(crate) fn replace(finished: &Path, out: &Path) -> Result<(), DataError> {
+    let old = sibling(out, "old");
+    remove(&old)?;
+    if out.exists() {
+        fs::rename(out, &old).map_err(DataError::io(out, "replace"))?;
+    }
+    if let Err(error) = fs::rename(finished, out) {
+        // The first error is the one to report.
+        let _ = fs::rename(&old, out);
+        return Err(DataError::io(out, "create")(error));
+    }
+    remove(&old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn a_folder_that_cannot_be_replaced_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("data");
+        fs::create_dir(&out).unwrap();
+        fs::write(out.join("manifest.json"), "{}").unwrap();
+        let error = replace(&dir.path().join("missing"), &out).unwrap_err();
+        assert!(error.to_string().contains("data: cannot create"), "{error}");
+        assert!(out.join("manifest.json").is_file());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// Threads take and release the lock, and each removes the file. At no time do two threads have
+    /// it.
+    #[test]
+    fn the_lock_is_exclusive_and_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("data");
+        let holders = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let _lock = lock(&out).unwrap();
+                        assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
+                        std::thread::yield_now();
+                        holders.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

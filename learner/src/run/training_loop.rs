@@ -1,0 +1,288 @@
+//! The loop of the trainer's thread: wait for a batch, train on it, publish the new weights
+//! version.
+//!
+//! Invariant: a step is made, its snapshot published and its groups dropped, in this order; a
+//! checkpoint holds the state after whole steps only. A stop ends the running step before it is
+//! made and writes a checkpoint; a resumed run makes the step from the journal. Groups that a step
+//! cannot train on are taken back, and the step is made without them. A learner whose run another
+//! one has opened stops before it publishes or writes anything further.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use policy::Model;
+use proto::{Snapshot, v1::Trajectory};
+use tokio::sync::mpsc;
+
+use crate::{
+    checkpoint::{self, CHECKPOINTS, CheckpointState},
+    clock::now,
+    error::{LearnerError, Result},
+    group::StepGroups,
+    metrics::{self, Metrics, SAVING, Stopwatch, TRAINING},
+    ranks::Ranks,
+    run::{
+        context::{RunContext, RunEnd},
+        learner::TrainEvent,
+    },
+    server::refusals::{RefusalReason, RefusedGroup},
+    trainer::Trainer,
+};
+
+/// The trainer's thread.
+pub(crate) struct Run {
+    pub(crate) context: Arc<RunContext>,
+    pub(crate) trainer: Trainer,
+    pub(crate) events: mpsc::Sender<TrainEvent>,
+}
+
+impl Run {
+    /// Makes the steps that are left, or those before a stop, and returns how many were made in
+    /// all.
+    pub(crate) fn all_steps(&mut self) -> Result<u64> {
+        let steps = self.context.config.steps;
+        let version = self.context.intake.version();
+        // A finished run needs no ranks.
+        if version < steps
+            && let Some(others) = self.context.registry.wait()?
+        {
+            let (config, model) = (&self.context.config, &self.context.model);
+            let network = &self.trainer.network;
+            self.trainer.ranks = Ranks::lead(others, config, model, network, version)?;
+        }
+        // Every run is opened at a checkpoint. A new run has written one of its base model.
+        let mut saved = Some(version);
+        let mut is_evaluated = self.evaluate(version)?;
+        while is_evaluated && self.context.intake.version() < steps {
+            let version = match self.one_step() {
+                Ok(Some(version)) => version,
+                Ok(None) => break,
+                // The groups of this step are in the journal without a score. The checkpoint lies
+                // behind them, so that a resumed run rolls them out again.
+                Err(unscored @ LearnerError::Unscored { .. }) => {
+                    self.context.intake.forget_groups();
+                    self.checkpoint()?;
+                    return Err(unscored);
+                }
+                Err(fault) => return Err(fault),
+            };
+            let every = self.context.config.checkpoint.every_steps;
+            if every > 0 && version % every == 0 {
+                saved = Some(self.checkpoint()?);
+            }
+            is_evaluated = self.evaluate(version)?;
+        }
+        let step = self.context.intake.version();
+        if saved == Some(step) {
+            // The caller writes to the run's folder after this.
+            self.context.intake.check_newest()?;
+        } else {
+            self.checkpoint()?;
+        }
+        if step >= steps && is_evaluated {
+            self.trainer.ranks.finish();
+            self.context.registry.finish();
+            // After the checkpoint: a learner that is killed before needs its actors again when it
+            // resumes.
+            self.context.end(RunEnd::Finished);
+        }
+        Ok(step)
+    }
+
+    /// Waits until actors have played the evaluations that are planned for the newest version.
+    /// Returns false if the run is being stopped before.
+    ///
+    /// # Errors
+    /// The run is stopped because a group could not be journaled, or another learner has opened it.
+    fn evaluate(&self, version: u64) -> Result<bool> {
+        let context = &self.context;
+        for set in context.evaluator.take_sets(version) {
+            let name = set.name.clone();
+            context.evaluator.begin(context.now(), set, version);
+            context.intake.wake_claims();
+            metrics::set_evaluating(true);
+            let episodes = context.evaluator.wait(|| context.intake.check_newest());
+            metrics::set_evaluating(false);
+            let Some(episodes) = episodes? else {
+                // Returns at once, with the reason of the stop.
+                context.intake.wait_for_batch(|| context.now())?;
+                return Ok(false);
+            };
+            context.intake.check_newest()?;
+            metrics::evaluation_played(&name, version, accuracy(&episodes));
+            self.emit(TrainEvent::Evaluation {
+                version,
+                name,
+                episodes,
+            });
+            if !context.evaluator.wait_until_recorded() {
+                // As above.
+                context.intake.wait_for_batch(|| context.now())?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits for a batch, trains on it and publishes the new weights version; none if the run is
+    /// being stopped.
+    fn one_step(&mut self) -> Result<Option<u64>> {
+        let began = now();
+        let (batch, mut metrics, waited) = loop {
+            let context = &self.context;
+            let Some((batch, groups)) = context.intake.wait_for_batch(|| context.now())? else {
+                return Ok(None);
+            };
+            let waited = now();
+            match self.train_on(&groups) {
+                Ok(metrics) => break (batch, metrics, waited),
+                Err(LearnerError::Refused(refused)) => self.take_back(&refused),
+                Err(LearnerError::Stopped) => return Ok(None),
+                Err(fault) => return Err(fault),
+            }
+        };
+        let mut stopwatch = Stopwatch::start();
+        let version = self.context.intake.version() + 1;
+        let body = self.trainer.network.weights().to_bytes()?;
+        let snapshot = Snapshot::new(version, body);
+        self.context.intake.publish(version)?;
+        // Published before the scheduler hands out work for it: an actor that claims such a group
+        // can then get the weights.
+        self.context.snapshots.send_replace(snapshot);
+        self.context.intake.advance(self.context.now(), &batch);
+        self.context.intake.report(self.context.now());
+        stopwatch.lap(&TRAINING);
+        let wait_seconds = (waited - began).as_secs_f64();
+        let step_seconds = (now() - began).as_secs_f64();
+        metrics.extend(BTreeMap::from([
+            ("step_time".to_owned(), step_seconds),
+            ("time/wait_for_batch".to_owned(), wait_seconds),
+            ("time/train".to_owned(), step_seconds - wait_seconds),
+        ]));
+        metrics::step_made(version, &metrics);
+        self.emit(TrainEvent::Step {
+            step: version,
+            metrics,
+        });
+        Ok(Some(version))
+    }
+
+    /// Makes the update of a step.
+    ///
+    /// # Errors
+    /// [`LearnerError::Refused`] if the step is to be made without some of the groups;
+    /// [`LearnerError::Stopped`].
+    fn train_on(&mut self, groups: &StepGroups) -> Result<Metrics> {
+        let mut stopwatch = Stopwatch::start();
+        let version = self.context.intake.version();
+        self.some_scored(version + 1, groups)?;
+        let _traced = self.context.traces.train(groups, version + 1);
+        self.trainer.ranks.hand_out(groups, version)?;
+        let made = self.trainer.step(groups, version);
+        stopwatch.lap(&TRAINING);
+        // A step that is refused is made again, and then has its own suspects.
+        let is_made_again = matches!(made, Err(LearnerError::Refused(_)));
+        for suspect in self.trainer.suspects.drain(..).filter(|_| !is_made_again) {
+            metrics::groups_refused(suspect.reason, 1);
+            self.context.refused(&suspect.actor_id, &suspect.problem);
+        }
+        made
+    }
+
+    /// Counts groups that the step cannot train on, names their actors, and takes the groups back.
+    fn take_back(&self, refused: &[RefusedGroup]) {
+        for group in refused {
+            metrics::groups_refused(group.reason, 1);
+            self.context.refused(&group.actor_id, &group.problem);
+        }
+        self.context.intake.take_back(refused);
+    }
+
+    /// Refuses a step without a scored episode: otherwise a run would use up its steps while the
+    /// environment is away. If there are actors that have not contributed to it, the groups are
+    /// taken back: the environment may be away for one actor only.
+    ///
+    /// # Errors
+    /// [`LearnerError::Refused`] or [`LearnerError::Unscored`].
+    fn some_scored(&self, step: u64, groups: &StepGroups) -> Result<()> {
+        let groups = || groups.kept.iter().chain(&groups.left_out);
+        let mut trajectories = groups().flat_map(|group| &group.trajectories);
+        let failure = trajectories.clone().next().map_or("", |it| &it.failure);
+        if trajectories.any(|trajectory| trajectory.scored) {
+            return Ok(());
+        }
+        let contributors: BTreeSet<&str> = groups().map(|it| it.actor_id.as_str()).collect();
+        let now = self.context.now();
+        let is_left =
+            groups().any(|group| self.context.intake.may_be_rolled_out_again(group.index));
+        if is_left && self.context.actors().has_others(now, &contributors) {
+            let refused = groups().map(|group| RefusedGroup {
+                index: group.index,
+                actor_id: group.actor_id.clone(),
+                reason: RefusalReason::Unscored,
+                problem: format!(
+                    "group {}: none of its episodes was completed: {failure}",
+                    group.index
+                ),
+            });
+            return Err(LearnerError::Refused(refused.collect()));
+        }
+        Err(LearnerError::Unscored {
+            step,
+            episodes: groups().map(|group| group.trajectories.len()).sum(),
+            failure: failure.to_owned(),
+        })
+    }
+
+    /// Writes a checkpoint of the state after the last whole step, and returns that step.
+    fn checkpoint(&self) -> Result<u64> {
+        let context = &self.context;
+        let (next_group_index, journal_offset) = context.intake.cursor();
+        let state = CheckpointState {
+            step: context.intake.version(),
+            next_group_index,
+            journal_offset,
+            updates: self.trainer.network.optimizer.updates,
+            tokens_seen: self.trainer.tokens_seen,
+            fingerprint: context.fingerprint.clone(),
+            ..CheckpointState::default()
+        };
+        let step = state.step;
+        let model = Model {
+            weights: self.trainer.network.weights(),
+            ..context.model.clone()
+        };
+        let mut stopwatch = Stopwatch::start();
+        let keep_last = context.config.checkpoint.keep_last;
+        let path = checkpoint::save(
+            &context.run_dir.join(CHECKPOINTS),
+            state,
+            &model,
+            &self.trainer.network,
+            keep_last,
+            || context.intake.check_newest(),
+        )?;
+        context
+            .intake
+            .upload_checkpoint(step, &path, &context.run_dir, keep_last)?;
+        stopwatch.lap(&SAVING);
+        metrics::checkpoint_written();
+        self.emit(TrainEvent::Checkpoint { step, path });
+        Ok(step)
+    }
+
+    /// Reports an event. Waits for a slow reader, and continues if the reader has dropped its end.
+    fn emit(&self, event: TrainEvent) {
+        if self.events.blocking_send(event).is_err() {
+            tracing::debug!("the receiver of the run's events is gone");
+        }
+    }
+}
+
+/// Returns the share of correct episodes. One without a score counts as wrong.
+fn accuracy(episodes: &[Trajectory]) -> f64 {
+    let correct = episodes.iter().filter(|it| it.scored && it.correct);
+    correct.count() as f64 / episodes.len() as f64
+}

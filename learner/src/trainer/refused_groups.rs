@@ -1,0 +1,149 @@
+//! Groups that a step cannot train on: their recorded log-probabilities are not those of the
+//! policy, or they have no finite gradient.
+//!
+//! Invariant: the result is a function of the groups and of the weights before the step, so a
+//! resumed run refuses the same groups.
+
+use std::collections::BTreeMap;
+
+use super::{LossRows, RankShare, Trainer, micro_batch_loss};
+use crate::{
+    batch::{MIN_WORKERS, MicroBatch, micro_batches_for},
+    error::{LearnerError, Result},
+    loss::LossDivisors,
+    optimizer::global_norm,
+    ranks::{LogprobDifference, MicroBatchStatistics},
+    server::refusals::{RefusalReason, RefusedGroup},
+};
+
+/// Returns the groups of a micro-batch with a log-probability that differs from the learner's `own`
+/// by more than `bound`, for each version that lies between them.
+pub(super) fn differences(
+    rows: &LossRows<'_>,
+    micro: &MicroBatch,
+    own: &[f64],
+    bound: f64,
+) -> Vec<LogprobDifference> {
+    let mut worst: BTreeMap<usize, LogprobDifference> = BTreeMap::new();
+    let mut own = own.iter();
+    for &sample in &micro.samples {
+        let (group, versions) = (rows.group_of[sample], rows.versions[sample]);
+        for (recorded, &own) in rows.sampler[sample].iter().zip(&mut own) {
+            let difference = (own - recorded).abs();
+            let most = worst.get(&group).map_or(0.0, |it| it.difference);
+            if difference > most.max(bound * versions) {
+                let group_place = group as u64;
+                let found = LogprobDifference {
+                    group: group_place,
+                    difference,
+                    own,
+                };
+                worst.insert(group, found);
+            }
+        }
+    }
+    worst.into_values().collect()
+}
+
+impl Trainer {
+    /// Returns the groups with a log-probability that differs from the learner's by more than the
+    /// settings allow.
+    pub(super) fn differing_groups(
+        &self,
+        rows: &LossRows<'_>,
+        statistics: &[MicroBatchStatistics],
+    ) -> Vec<RefusedGroup> {
+        let bound = self.config.trust.max_logprob_difference;
+        let all = statistics.iter().flat_map(|it| &it.differences);
+        let mut worst = BTreeMap::new();
+        for &found in all {
+            let group = worst.entry(found.group).or_insert(found);
+            if found.difference > group.difference {
+                *group = found;
+            }
+        }
+        // What another rank says is looked up, not trusted.
+        let differing = worst
+            .into_values()
+            .filter_map(|it| Some((it.difference, it.own, rows.groups.get(it.group as usize)?)));
+        differing
+            .map(|(difference, own, group)| RefusedGroup {
+                index: group.index,
+                actor_id: group.actor_id.clone(),
+                reason: RefusalReason::Logprobs,
+                problem: format!(
+                    "group {}: a recorded log-probability differs by {difference:.2} nats from the \
+                     learner's {own:.2} for the same token, more than \
+                     learner.trust.max_logprob_difference ({bound}) allows; run the same version \
+                     of the program, the same dtype and the weights of the learner",
+                    group.index
+                ),
+            })
+            .collect()
+    }
+
+    /// Returns the error of a step whose first sum of gradients is not finite. Rank 0 decides: the
+    /// others wait for what it does next, so that ranks never disagree.
+    pub(super) fn why_not_finite(&self, rows: &LossRows<'_>) -> Result<LearnerError> {
+        if self.ranks.rank() > 0 {
+            return Ok(LearnerError::Refused(Vec::new()));
+        }
+        if let Some(refused) = self.groups_without_gradient(rows)? {
+            return Ok(LearnerError::Refused(refused));
+        }
+        let fault = self.ranks.without_finite_gradient();
+        Ok(fault.unwrap_or_else(|| self.network.diverged()))
+    }
+
+    /// Returns the groups that have no finite gradient by themselves; none if that is the policy's
+    /// fault: then its own log-probabilities are not finite, or no group has a finite gradient.
+    fn groups_without_gradient(&self, rows: &LossRows<'_>) -> Result<Option<Vec<RefusedGroup>>> {
+        let mut refused = Vec::new();
+        let mut tried = 0;
+        for (number, group) in rows.groups.iter().enumerate() {
+            let Some(is_finite) = self.has_finite_gradient(&rows.of_group(number))? else {
+                continue;
+            };
+            tried += 1;
+            if !is_finite {
+                refused.push(RefusedGroup {
+                    index: group.index,
+                    actor_id: group.actor_id.clone(),
+                    reason: RefusalReason::NotFinite,
+                    problem: format!("group {}: its gradient is not finite", group.index),
+                });
+            }
+        }
+        let is_of_groups = !refused.is_empty() && (tried == 1 || refused.len() < tried);
+        Ok(is_of_groups.then_some(refused))
+    }
+
+    /// Returns whether rows have a finite gradient; none if they have no tokens to score.
+    fn has_finite_gradient(&self, rows: &LossRows<'_>) -> Result<Option<bool>> {
+        let budget = self.config.micro_batch_tokens;
+        let prefixes = self.prefixes();
+        let micro_batches = micro_batches_for(MIN_WORKERS, &rows.samples, budget, prefixes);
+        if micro_batches.is_empty() {
+            return Ok(None);
+        }
+        let step_tokens: usize = micro_batches.iter().map(|micro| micro.targets.len()).sum();
+        let share = RankShare {
+            reference: self.reference_logprobs(&micro_batches)?,
+            numbers: (0..micro_batches.len()).collect(),
+            micro_batches,
+            step_tokens: step_tokens as f64,
+            old: None,
+        };
+        let divisors = LossDivisors {
+            policy: self.divisor(rows, share.step_tokens),
+            entropy_share: 1.0,
+        };
+        let config = &self.config;
+        let (gradients, _) = self.network.gradients(
+            &share.micro_batches,
+            self.pass_settings(),
+            |index, _, scores| micro_batch_loss(config, rows, &share, index, scores, divisors),
+        )?;
+        Ok(Some(global_norm(&gradients)?.is_finite()))
+    }
+}

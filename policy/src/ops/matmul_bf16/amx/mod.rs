@@ -1,0 +1,97 @@
+//! Products of bf16 by Intel's AMX tiles.
+//!
+//! A tile is 16 rows of 64 bytes. TDPBF16PS multiplies a tile of A (16 rows, 32 steps of k) by a
+//! tile of B (16 columns, pair by pair) and adds to a tile of 16 x 16 sums. Here two tiles of A
+//! meet the two halves of a panel of B, so that four products follow four loads.
+//!
+//! The state of tiles belongs to the thread. It exists while [`Tiles`] lives, so that no other code
+//! meets it, and so that the kernel need not save it when it switches threads.
+//!
+//! On a machine without AMX the tests run the same instructions in an emulator (`emulator`).
+
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+mod emulator;
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_os = "linux")),
+    path = "no_tiles.rs"
+)]
+mod tiles;
+
+use half::bf16;
+
+use super::matrix::BLOCK;
+use super::sums::Sums;
+use crate::ops::aligned::Aligned;
+use crate::ops::bf16_values::factor_bits;
+use crate::ops::matmul::View;
+pub(super) use tiles::Tiles;
+
+/// Fewer rows are multiplied without tiles: a product of tiles takes as long for one row as for 16.
+pub(super) const LEAST_ROWS: usize = 5;
+/// Rows of a tile.
+pub(super) const TILE_ROWS: usize = 16;
+/// Values of a tile of A.
+const TILE: usize = TILE_ROWS * BLOCK;
+/// The most steps of k of a panel of B that are read at once. They are 40 KiB, which fit the
+/// first-level cache of CPUs with AMX.
+pub(super) const DEPTH: usize = 640;
+
+/// Returns a permission under which the emulator executes the instructions, unless the CPU has
+/// them.
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+pub(super) fn emulated() -> Option<crate::ops::amx_permission::Permission> {
+    let permission = crate::ops::amx_permission::Permission::of_emulator()?;
+    emulator::install();
+    Some(permission)
+}
+
+/// Adds the products of all rows with a piece of a panel of B to the sums. The rows are tiles of
+/// `blocks` blocks of k, and the piece begins at the block `first`.
+pub(super) fn add(
+    tiles: &Tiles,
+    (packed, blocks): (&[u16], usize),
+    first: usize,
+    pairs: &[u32],
+    sums: &mut Sums<'_>,
+) {
+    let row_tiles = packed.len() / (blocks * TILE);
+    let tile = |row: usize| &packed[(row * blocks + first) * TILE..];
+    for row in (0..row_tiles).step_by(2) {
+        let sums = &mut sums.rows_from(row * TILE_ROWS);
+        if row + 1 < row_tiles {
+            tiles.two_rows([tile(row), tile(row + 1)], pairs, sums);
+        } else {
+            tiles.one_row(tile(row), pairs, sums);
+        }
+    }
+}
+
+/// Packs A as tiles [row tile][block of k][16 rows][32 steps], padded with zeros.
+pub(super) fn pack(a: View<'_, bf16>, padded: usize, packed: &mut Aligned<u16>) {
+    let (row_tiles, blocks) = (a.rows.div_ceil(TILE_ROWS), padded / BLOCK);
+    packed.resize(row_tiles * blocks * TILE);
+    if a.cols < padded || !a.rows.is_multiple_of(TILE_ROWS) {
+        packed.values().fill(0);
+    }
+    for (at, tile) in packed.values().chunks_exact_mut(TILE).enumerate() {
+        let (row, k) = (at / blocks * TILE_ROWS, at % blocks * BLOCK);
+        let (rows, steps) = (TILE_ROWS.min(a.rows - row), BLOCK.min(a.cols - k));
+        let start = row * a.row_stride + k * a.col_stride;
+        if a.col_stride == 1 {
+            for (row, packed) in tile.chunks_exact_mut(BLOCK).take(rows).enumerate() {
+                let values = &a.data[start + row * a.row_stride..][..steps];
+                for (packed, &value) in packed.iter_mut().zip(values) {
+                    *packed = factor_bits(value);
+                }
+            }
+        } else {
+            // A transposed matrix is read along its contiguous side.
+            for step in 0..steps {
+                let values = &a.data[start + step * a.col_stride..];
+                for row in 0..rows {
+                    tile[row * BLOCK + step] = factor_bits(values[row * a.row_stride]);
+                }
+            }
+        }
+    }
+}
