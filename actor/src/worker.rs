@@ -315,8 +315,14 @@ impl Actor {
         while is_wanted() {
             let specs: Vec<EpisodeSpec> = pending.iter().map(|(_, spec)| spec.clone()).collect();
             let concurrency = specs.len();
+            let count = |_, trajectory: &Trajectory| {
+                // The others may be played again.
+                if trajectory.scored {
+                    metrics::count_episode(trajectory);
+                }
+            };
             let outcomes =
-                run_episodes(&[policy], &self.settings, &specs, concurrency, |_, _| ()).await;
+                run_episodes(&[policy], &self.settings, &specs, concurrency, count).await;
             let (mut broken, mut faults) = (Vec::new(), Vec::new());
             for ((place, spec), outcome) in pending.into_iter().zip(outcomes) {
                 match outcome.error {
@@ -342,7 +348,8 @@ impl Actor {
                 }
             };
             if is_final {
-                played.values().for_each(metrics::count_episode);
+                let unscored = played.values().filter(|trajectory| !trajectory.scored);
+                unscored.for_each(metrics::count_episode);
                 return Ok(Some(played.into_values().collect()));
             }
         }

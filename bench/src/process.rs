@@ -59,7 +59,7 @@ impl RoleProcess {
     }
 
     fn drain(&mut self, lines: Lines<BufReader<ChildStderr>>) {
-        let last = || lines.map_while(Result::ok).last().unwrap_or_default();
+        let last = || lines.fold(String::new(), |last, line| line.unwrap_or(last));
         self.output = Some(thread::spawn(last));
     }
 

@@ -63,6 +63,8 @@ pub(crate) async fn bench(command: &BenchCommand, progress: &Progress) -> Result
             let settings = ClusterSettings {
                 arguments: role_arguments(config),
                 group_size: run.learner.group_size,
+                is_cache_unbounded: run.actor.engine.kv_cache_bytes == 0
+                    && run.device.open()?.is_cpu(),
             };
             bench::cluster::bench_cluster(bench, &settings, &mut out).await
         }

@@ -59,7 +59,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
             ))?;
         }
         Command::Trajectories(args) => trajectories::write(&args)?,
-        Command::Fetch(args) => run_place::fetch(&args).await?,
+        Command::Fetch(args) => run_place::fetch(&args, &shutdown).await?,
         Command::ImportGguf(args) => import_gguf::import_gguf(&args)?,
         Command::Data(command) => data_command::run(command, progress).await?,
         Command::EnvNode(args) => roles::env_node(&args, progress, shutdown).await?,
@@ -97,6 +97,7 @@ fn shutdown_message(command: &Command) -> Option<&'static str> {
         | Command::Actor(_)
         | Command::Learner(_)
         | Command::Rank(_)
+        | Command::Fetch(_)
         | Command::Watch(_) => Some("stopping"),
         _ => None,
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use actor::{EpisodeRecord, Policy};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use policy::Model;
 use report::{CorrectCount, DecodingMode, Evaluation, PolicyName, SuccessRate};
 use tokio_util::sync::CancellationToken;
@@ -88,6 +88,10 @@ fn check(args: &EvalArgs) -> Result<()> {
 fn model(policy: PolicyChoice, config: &RunConfig) -> Result<Model> {
     match policy {
         PolicyChoice::Base => setup::chosen_model(true, config),
+        PolicyChoice::Model if config.model.dir.is_none() => bail!(
+            "--policy model requires --model DIR: the folder runs/NAME/model of a run or any \
+             Hugging Face folder; --policy random, oracle and base require no model"
+        ),
         PolicyChoice::Model => setup::chosen_model(false, config),
         PolicyChoice::Random | PolicyChoice::Oracle => {
             setup::base_model(&config.model, config.seed, config.placement())

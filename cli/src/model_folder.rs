@@ -33,14 +33,22 @@ pub(crate) fn save(
     let mut model = model.clone();
     model.files.push((CARD.to_owned(), card.into_bytes()));
     let path = folder.path().join(name);
-    model.save(&path)?;
+    model.replace(&path)?;
     Ok(path)
 }
 
 /// Reads the chat of a run in its newest checkpoint, if there is one. The weights, which are much
 /// larger, are not read.
 pub(crate) fn newest_chat(run_dir: &Path) -> Result<Option<Chat>> {
-    let newest = checkpoint::newest(&run_dir.join(CHECKPOINTS), |_, path| {
+    let newest = checkpoint::newest(&run_dir.join(CHECKPOINTS), |state, path| {
+        // A damaged tokenizer would give other texts.
+        for name in state
+            .files
+            .keys()
+            .filter(|it| !it.ends_with(".safetensors"))
+        {
+            state.read(path, name)?;
+        }
         Ok(Chat::open(&path.join(checkpoint::MODEL))?)
     });
     Ok(newest?)

@@ -2,11 +2,15 @@
 //! Face whose files are in its cache.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     path::{Component, Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
+
+use crate::shutdown::shell_quoted;
 
 /// The folder of the last policy of a run.
 pub(crate) const LAST: &str = "model";
@@ -72,12 +76,15 @@ fn of_run(run: &Path) -> Result<PathBuf> {
     if last.is_dir() {
         return Ok(last);
     }
+    let whole = run.canonicalize().unwrap_or_else(|_| run.to_owned());
+    let quoted = |part: Option<&OsStr>| shell_quoted(&part.unwrap_or_default().to_string_lossy());
     bail!(
         "{} is a run without a model, because it has not ended; continue it by `sqlenv train \
-         --resume --name {}`, or by the command of `sqlenv learner` or `sqlenv pretrain` that \
-         began it, or give one of its checkpoints: {}",
+         --resume --name {} --runs-dir {}`, or by the command of `sqlenv learner` or `sqlenv \
+         pretrain` that began it, or give one of its checkpoints: {}",
         run.display(),
-        run.file_name().unwrap_or_default().display(),
+        quoted(whole.file_name()),
+        quoted(whole.parent().map(Path::as_os_str)),
         run.join("checkpoints/step_N/hf").display()
     )
 }
@@ -167,7 +174,11 @@ mod tests {
         assert_eq!(find_in(&run, None).unwrap(), run);
         fs::write(run.join("run.json"), "{}").unwrap();
         let fault = find_in(&run, None).unwrap_err().to_string();
-        for part in ["--resume --name mine`", "sqlenv learner", "sqlenv pretrain"] {
+        for part in [
+            "--resume --name mine --runs-dir /",
+            "sqlenv learner",
+            "pretrain",
+        ] {
             assert!(fault.contains(part), "{fault}");
         }
         fs::create_dir(run.join("model")).unwrap();

@@ -8,8 +8,13 @@ use learner::{
     object_storage::{ObjectLog, ObjectStorage},
 };
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
-use crate::{args::FetchArgs, shutdown::shell_quoted, stdout};
+use crate::{
+    args::FetchArgs,
+    shutdown::{shell_quoted, unless_interrupted},
+    stdout,
+};
 
 /// The place of a run, opened.
 pub(crate) struct RunPlace {
@@ -116,7 +121,8 @@ impl RunPlace {
 }
 
 /// Copies a run from an object store into a new folder.
-pub(crate) async fn fetch(args: &FetchArgs) -> Result<()> {
+/// A signal ends it and removes what was copied.
+pub(crate) async fn fetch(args: &FetchArgs, shutdown: &CancellationToken) -> Result<()> {
     let FetchArgs { address, out } = args;
     ensure!(
         ObjectStorage::is_address(address),
@@ -142,7 +148,7 @@ pub(crate) async fn fetch(args: &FetchArgs) -> Result<()> {
         .with_context(context)?;
     let copy = partial.path().join("run");
     std::fs::create_dir(&copy).with_context(context)?;
-    let log = storage.fetch(&copy).await?;
+    let log = unless_interrupted(shutdown, storage.fetch(&copy)).await??;
     ensure!(!log.is_empty(), "{address} holds no run; check the address");
     std::fs::rename(&copy, out).with_context(context)?;
     stdout::print(format_args!("{}\n", out.display()))

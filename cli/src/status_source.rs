@@ -133,13 +133,14 @@ impl WatchedFolder {
         if journal_bytes > MAX_JOURNAL_BYTES {
             return Ok(Vec::new());
         }
-        let Some(chat) = self.chat()? else {
-            return Ok(Vec::new());
-        };
         let known = self.episodes.lock();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
         if known.0 != journal_bytes {
-            *known = (journal_bytes, read_episodes(&self.path, chat, records)?);
+            // Also if the read fails: its warning is repeated when the journal has grown.
+            *known = (journal_bytes, Vec::new());
+            if let Some(chat) = self.chat()? {
+                known.1 = read_episodes(&self.path, chat, records)?;
+            }
         }
         Ok(known.1.clone())
     }

@@ -89,12 +89,13 @@ pub(crate) fn damage_of(connection: &mut Connection, path: &Path) -> Vec<String>
     let files = [Some(path.to_owned()), unread_log(path)];
     let sizes = files.iter().flatten().map(|file| file.metadata());
     let bytes: u64 = sizes.map(|it| it.map_or(0, |it| it.len())).sum();
-    // Values that a table stores may be longer: the check does not read them.
-    let length = connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_COMPUTED_BYTES);
+    let length = limit_computed(connection);
     let checked = quick_check(connection, STEPS + STEPS_PER_BYTE * bytes);
     // The limits are those of this check. Removing them cannot fail on an open connection.
     let _ = connection.progress_handler(0, None::<fn() -> bool>);
-    let _ = length.and_then(|bytes| connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, bytes));
+    if let Some(bytes) = length {
+        let _ = connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, bytes);
+    }
     match checked {
         Ok(lines) if lines == ["ok"] => Vec::new(),
         // One finding may have several lines.
@@ -104,6 +105,21 @@ pub(crate) fn damage_of(connection: &mut Connection, path: &Path) -> Vec<String>
             _ => vec![error.to_string()],
         },
     }
+}
+
+/// Limits the length of values if the schema has virtual columns, and returns the limit before.
+/// Without such columns the check computes no value, and the tables may store long ones.
+fn limit_computed(connection: &Connection) -> Option<i32> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_list AS t, pragma_table_xinfo(t.name) AS \
+               c WHERE t.schema = 'main' AND t.type = 'table' AND c.hidden = 2)";
+    // Where the schema cannot be read, the check says why.
+    let has_virtual = connection.query_row(sql, [], |row| row.get(0));
+    let limit = || {
+        connection
+            .set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_COMPUTED_BYTES)
+            .ok()
+    };
+    has_virtual.unwrap_or(false).then(limit).flatten()
 }
 
 fn quick_check(connection: &mut Connection, budget: u64) -> rusqlite::Result<Vec<String>> {

@@ -60,7 +60,7 @@ pub(crate) fn read(dir: &Path, file: &'static str) -> Result<Vec<SqlRecord>, Dat
         let texts = [
             ("db_id", &fields.db_id),
             ("question", &fields.question),
-            ("query", &fields.query),
+            ("query (BIRD: SQL)", &fields.query),
         ];
         if let Some((field, _)) = texts.iter().find(|(_, text)| text.trim().is_empty()) {
             return Err(refuse(format!(

@@ -251,7 +251,7 @@ fn malformed_input_is_named_with_its_place() {
         ),
         (
             spider(&json!([record("?", "  ")])),
-            "dev.json: index 0: the field query is empty",
+            "dev.json: index 0: the field query (BIRD: SQL) is empty",
         ),
         (
             spider(&json!({"questions": []})),

@@ -187,6 +187,15 @@ impl Model {
     /// Those of [`Self::check_target`], or a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
         Self::check_free(dir)?;
+        self.replace(dir)
+    }
+
+    /// Writes like [`Self::save`] into a folder that belongs to a run: whatever it holds is
+    /// replaced.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn replace(&self, dir: &Path) -> Result<()> {
         let temporary = beside(dir, "partial")?;
         durable::remove_folder(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
         fs::create_dir_all(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;

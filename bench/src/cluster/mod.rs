@@ -36,6 +36,9 @@ pub struct ClusterSettings {
     pub arguments: Vec<String>,
     /// Episodes of a group.
     pub group_size: usize,
+    /// Whether the KV cache of an actor has room for all its episodes, whatever memory they take.
+    /// Its default size on the CPU may hold fewer than are measured.
+    pub is_cache_unbounded: bool,
 }
 
 /// Measures every number of episodes with every latency, `repeats` times, and writes a table row
@@ -105,12 +108,11 @@ impl Cluster {
         let mut actor_admins = Vec::new();
         for _ in 0..args.actors {
             let admin = free_address()?;
-            let own = actor_arguments(
-                groups * settings.group_size,
-                groups,
-                admin,
-                (&env, &address),
-            );
+            let episodes = groups * settings.group_size;
+            let mut own = actor_arguments(episodes, groups, admin, (&env, &address));
+            if settings.is_cache_unbounded {
+                own.push(format!("--set=actor.engine.kv_cache_bytes={}", i64::MAX));
+            }
             roles.push(RoleProcess::start(&role("actor", settings, &own))?);
             actor_admins.push(admin);
         }
@@ -194,6 +196,7 @@ fn learner_arguments(
         // The actor submits groups while it plays the next ones.
         format!("--set=learner.trust.max_leases_per_actor={}", 2 * groups),
         "--set=learner.dynamic_sampling=false".to_owned(),
+        "--set=learner.oversampling=1.0".to_owned(),
         "--set=learner.max_groups_per_step=0".to_owned(),
         "--set=learner.checkpoint.every_steps=1000000".to_owned(),
         "--set=evaluation.every_steps=0".to_owned(),
@@ -215,8 +218,6 @@ fn actor_arguments(
         format!("--learner=http://{learner}"),
         format!("--set=actor.concurrent_groups={groups}"),
         format!("--set=actor.engine.slots={episodes}"),
-        // The default may hold fewer conversations than the actor plays at once.
-        format!("--set=actor.engine.kv_cache_bytes={}", i64::MAX),
     ]
 }
 

@@ -46,7 +46,7 @@ fn wrong_words() {
     }
     let groups = ["bench", "policy", "--parts", "groups", "--rows", "4"];
     check(&groups, &["--rows", "multiple of 8"]);
-    check(&["eval"], &["--model", "--policy base"]);
+    check(&["eval"], &["--model", "--policy random"]);
     let random = ["eval", "--policy", "random"];
     for (flag, value, part) in [
         ("--shots", "2", "0, 1 or 3"),

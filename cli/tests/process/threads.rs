@@ -88,8 +88,8 @@ fn a_run_computes_on_no_more_threads_than_set() {
     // the trainer, and of the warm start in the main thread.
     assert!((1..=3).contains(&count("trainer")), "{most:?}");
     assert!((1..=3).contains(&count("sqlenv")), "{most:?}");
-    // One waits for each: a template that is rendered, a file that is read.
-    assert!(count("large stack") <= 8, "{most:?}");
+    // One waits for each: a template that is compiled.
+    assert!(count("chat template") <= 8, "{most:?}");
     // What is left passes messages, or is SQLite's bounded pool.
     let known = |name: &str| {
         let others = [
@@ -97,7 +97,7 @@ fn a_run_computes_on_no_more_threads_than_set() {
             "trainer",
             "engine",
             "tokio-rt-worker",
-            "large stack",
+            "chat template",
         ];
         others.contains(&name) || name.starts_with("env-sql-")
     };

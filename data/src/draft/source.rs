@@ -148,26 +148,30 @@ fn is_of_machine(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Returns name, declared type and place in the primary key of the columns whose values are stored.
-/// A virtual generated column is evaluated whenever it is read, whatever that costs.
+/// A column's name, declared type and place in the primary key.
+type StoredColumn = (String, String, i64);
+
+/// Returns the columns whose values are stored, and the names of all columns. A virtual generated
+/// column is evaluated whenever it is read, whatever that costs.
 fn stored_columns(
     connection: &Connection,
     table: &str,
     left_out: &mut Vec<String>,
-) -> rusqlite::Result<Vec<(String, String, i64)>> {
+) -> rusqlite::Result<(Vec<StoredColumn>, Vec<String>)> {
     let sql = "SELECT name, type, pk, hidden = 2 FROM pragma_table_xinfo(?1) WHERE hidden <> 1 \
                ORDER BY cid";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([table])?;
-    let mut columns = Vec::new();
+    let (mut columns, mut all_names) = (Vec::new(), Vec::new());
     while let Some(row) = rows.next()? {
         let name: String = row.get(0)?;
+        all_names.push(name.clone());
         match row.get::<_, bool>(3)? {
             true => left_out.push(format!("{table}.{name} is computed; it is not asked about")),
             false => columns.push((name, row.get(1)?, row.get(2)?)),
         }
     }
-    Ok(columns)
+    Ok((columns, all_names))
 }
 
 fn read_table(
@@ -177,7 +181,7 @@ fn read_table(
     left_out: &mut Vec<String>,
 ) -> rusqlite::Result<SourceTable> {
     let name = &listed.name;
-    let columns = stored_columns(connection, name, left_out)?;
+    let (columns, all_names) = stored_columns(connection, name, left_out)?;
     let mut key: Vec<usize> = (0..columns.len()).filter(|it| columns[*it].2 > 0).collect();
     key.sort_by_key(|index| columns[*index].2);
     let affinities: Vec<&str> = columns.iter().map(|(_, it, _)| affinity(it)).collect();
@@ -192,7 +196,10 @@ fn read_table(
         ..SourceTable::default()
     };
     if table.row_count > most_rows {
-        let row_id = listed.has_row_ids.then(|| row_id_name(&names)).flatten();
+        let row_id = listed
+            .has_row_ids
+            .then(|| row_id_name(&all_names))
+            .flatten();
         let sample = RowSample::choose(connection, name, row_id, (table.row_count, most_rows))?;
         table.sample = Some(sample);
     }
@@ -344,6 +351,18 @@ mod tests {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(sql).unwrap();
         connection
+    }
+
+    #[test]
+    fn a_virtual_column_is_not_taken_for_row_ids() {
+        let connection = database(
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, rowid TEXT AS ('x' || id));
+             WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 1000)
+             INSERT INTO t SELECT i FROM n",
+        );
+        let read = read_at_most(&connection, 100, 1_000_000).unwrap();
+        assert_eq!(read.tables[0].rows.len(), 100);
+        assert_eq!(read.tables[0].rows[1], [SqlValue::Integer(10)]);
     }
 
     #[test]

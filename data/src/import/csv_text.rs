@@ -9,6 +9,8 @@ use std::path::Path;
 
 /// The longest record. A quote that is never closed would otherwise take the rest of the file.
 const MAX_RECORD_BYTES: usize = 64 << 20;
+/// The length of a byte order mark of UTF-8.
+const MARK_BYTES: u64 = 3;
 
 /// One cell of a record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -151,7 +153,10 @@ impl<R: BufRead> CsvReader<R> {
         self.buffer.clear();
         let line = self.line + 1;
         // A line that is longer than a record may be ends here, and is refused.
-        let mut input = self.input.by_ref().take(MAX_RECORD_BYTES as u64 + 1);
+        let mut input = self
+            .input
+            .by_ref()
+            .take(MAX_RECORD_BYTES as u64 + 1 + MARK_BYTES);
         let read = input.read_until(b'\n', &mut self.buffer);
         read.map_err(|error| format!("line {line}: cannot be read: {error}"))?;
         if line == 1 {

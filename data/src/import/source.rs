@@ -133,8 +133,13 @@ fn parts_of(address: &str) -> (&str, Option<&str>, &str) {
     // A password may hold `?` and `@`. After a host without a user, `?` begins the options.
     let authority = rest.split('/').next().unwrap_or_default();
     let is_user = |at: &usize| {
-        let name = rest[..*at].split(':').next();
-        name.is_some_and(|name| !name.contains('?'))
+        let before = &rest[..*at];
+        let (name, password) = before.split_once(':').unwrap_or((before, ""));
+        // `HOST:PORT?NAME=VALUE` is no user with a password.
+        let is_port = password.split_once('?').is_some_and(|(port, options)| {
+            port.bytes().all(|byte| byte.is_ascii_digit()) && options.contains('=')
+        });
+        !name.contains('?') && !is_port
     };
     let (user, rest) = match authority.rfind('@').filter(is_user) {
         Some(at) => (Some(&rest[..at]), &rest[at + 1..]),
@@ -324,6 +329,7 @@ mod tests {
             "postgresql://me:sec?ret@host/sales",
             "postgresql://me:sec/ret@host/sales",
             "postgresql://host?user=me&password=sec@ret",
+            "postgresql://host:5432?user=me&password=sec@ret",
             "postgresql://host/sales?user=me&password=secret",
             "postgresql://me:secret@host/all",
         ] {
@@ -331,7 +337,7 @@ mod tests {
                 Ok(source) => source.place.display().to_string(),
                 Err(error) => error.to_string(),
             };
-            assert!(!shown.contains("sec"), "{shown}");
+            assert!(!shown.contains("sec") && !shown.contains("ret"), "{shown}");
             assert!(shown.contains("host"), "{shown}");
         }
     }

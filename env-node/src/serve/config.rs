@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 use tokio::sync::Semaphore;
 
-use crate::{error::SettingError, web::config::is_origin};
+use crate::error::SettingError;
 
 /// Bytes of a request besides the argument and the token: tags and lengths.
 const REQUEST_FRAMING_BYTES: usize = 1 << 10;
@@ -93,14 +93,13 @@ impl ServerConfig {
         message_bytes: usize,
     ) -> Result<(), SettingError> {
         self.validate_ranges()?;
-        // Browsers send an origin without a path, and no pattern.
-        let may_match = |origin: &String| is_origin(origin) && !origin.contains('*');
         SettingError::unless(
             self.allowed_origins
                 .iter()
-                .all(|origin| origin == "*" || may_match(origin)),
+                .all(|origin| origin == "*" || may_be_sent(origin)),
             "server.allowed_origins",
-            "give origins such as https://trainer.example, without a path, or *",
+            "give origins as browsers send them, such as https://trainer.example, without a path, \
+             or *",
         )?;
         let least = argument_bytes.saturating_add(REQUEST_FRAMING_BYTES);
         SettingError::unless(
@@ -183,6 +182,19 @@ impl ServerConfig {
     }
 }
 
+/// Returns whether a browser may send this origin: a scheme, a host and perhaps a port, in lower
+/// case and without a path, or `null`.
+fn may_be_sent(origin: &str) -> bool {
+    let is_plain = |text: &str| {
+        let may_occur = |byte: u8| {
+            byte.is_ascii_graphic() && !byte.is_ascii_uppercase() && !b"/?#@*".contains(&byte)
+        };
+        !text.is_empty() && text.bytes().all(may_occur)
+    };
+    let parts = origin.split_once("://");
+    origin == "null" || parts.is_some_and(|(scheme, host)| is_plain(scheme) && is_plain(host))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,7 +258,10 @@ mod tests {
             ("*", true),
             ("https://trainer.example", true),
             ("http://localhost:8080", true),
+            ("null", true),
+            ("chrome-extension://abcdef", true),
             ("trainer.example", false),
+            ("https://Trainer.example", false),
             ("https://trainer.example/", false),
             ("https://*.example", false),
             ("", false),

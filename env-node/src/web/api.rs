@@ -1,7 +1,7 @@
 //! The page's interface, under `/web/api/`: information, questions, Reset and Step as JSON.
 //!
 //! Invariant: there is no session; a token comes in and a token goes out. Reset and Step are those
-//! of `sqlenv.v1.Env`, with their metrics and statuses.
+//! of `sqlenv.v1.Env`, with their metrics. Errors have the statuses of OpenEnv's routes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

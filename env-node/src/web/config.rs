@@ -67,7 +67,7 @@ impl WebConfig {
 
 /// Returns whether a text is a scheme, a host and perhaps a port, without anything that could begin
 /// another directive of the policy.
-pub(crate) fn is_origin(text: &str) -> bool {
+fn is_origin(text: &str) -> bool {
     let host = text
         .strip_prefix("https://")
         .or_else(|| text.strip_prefix("http://"));

@@ -4,6 +4,7 @@
 //! settings; a run that does not match the folder's is refused before its learner is stopped.
 
 use std::{
+    ffi::OsString,
     hash::{BuildHasher as _, RandomState},
     path::Path,
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
@@ -78,7 +79,7 @@ impl Learner {
         let rules = GroupRules::new(&config, model.config.vocab_size);
         let journal = (run_dir.as_path(), term);
         let intake = Intake::open(scheduler, rules, journal, objects, state.journal_offset)?;
-        let run_name = run_dir.file_name().unwrap_or_default().to_owned();
+        let run_name = name_of(&run_dir)?;
         let snapshot = Snapshot::new(state.step, trainer.network.weights().to_bytes()?);
         metrics::run_opened(state.step, config.steps);
         let learner = Self {
@@ -138,6 +139,13 @@ fn begin_term(
     no_groups_yet(run_dir)?;
     let state = base_checkpoint(run_dir, fingerprint.to_owned(), model, trainer, objects)?;
     Ok((term, state))
+}
+
+/// Returns the name of a run's folder, also of one that is given as `.`.
+fn name_of(run_dir: &Path) -> Result<OsString> {
+    let whole = run_dir.canonicalize().at("find", run_dir)?;
+    let name = run_dir.file_name().or_else(|| whole.file_name());
+    Ok(name.unwrap_or_default().to_owned())
 }
 
 /// Writes the checkpoint that a new run starts from, so that every resumed run has one.

@@ -12,7 +12,7 @@ const OTHERS: &str = "others";
 /// The name of those that submit work that the learner did not give them: they can write any name.
 pub(crate) const WITHOUT_LEASE: &str = "(without a lease)";
 /// Longer names and reasons are cut.
-const MAX_NAME_CHARACTERS: usize = 128;
+const MAX_NAME_CHARACTERS: usize = 256;
 const MAX_REASON_CHARACTERS: usize = 512;
 
 /// Why a group is not trained on.
@@ -145,7 +145,7 @@ mod tests {
         assert!(
             actors
                 .iter()
-                .all(|it| it.id.len() <= 128 && it.reason.len() <= 512)
+                .all(|it| it.id.len() <= 256 && it.reason.len() <= 512)
         );
         let others = actors.iter().find(|it| it.id == OTHERS).unwrap();
         assert_eq!(others.count, 10_000 - MAX_ACTORS as u64);

@@ -89,8 +89,8 @@ fn refused_actors(records: &RunRecords) -> Option<Markup> {
     })
 }
 
-/// Replaces the characters that XML forbids or a terminal obeys, and those that change the reading
-/// direction. Line breaks and tabs stay.
+/// Replaces the characters that XML forbids or that control a terminal, and those that change the
+/// reading direction. Line breaks and tabs stay.
 pub fn safe_text(text: &str) -> String {
     let safe = |c: char| match is_unsafe(c) {
         true => char::REPLACEMENT_CHARACTER,
