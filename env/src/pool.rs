@@ -3,8 +3,9 @@
 //! Invariant: SQLite never runs on an async thread, and the queues are bounded: a full queue
 //! refuses a job at once. Each job first runs in the quick lane, on a small budget. A job that
 //! needs more runs again in the full lane, so that short statements never wait for long ones. A job
-//! that is known to be long goes to the full lane at once, whose queue holds no more than it can
-//! serve while a caller waits. Each thread keeps the databases open that it used last.
+//! that is known to be long goes to the full lane at once. A lane refuses what it would not begin
+//! while its caller waits, if the jobs before it take as long as the last ones did. Each thread
+//! keeps the databases open that it used last.
 
 use std::{
     collections::VecDeque,
@@ -13,9 +14,11 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use data::DatabaseFile;
@@ -32,8 +35,10 @@ use crate::{
 /// `EMFILE` and `ENFILE`, the same on Linux, macOS and the BSDs.
 const NO_MORE_FILES: [i32; 2] = [24, 23];
 
-/// Seconds for which a caller waits: as long as a call to env-node may take by default.
-const CALL_SECONDS: f64 = 60.0;
+/// For how long a caller waits: as long as a call to env-node may take by default.
+const CALL_TIME: Duration = Duration::from_secs(60);
+/// What a job is assumed to take before one has run.
+const FIRST_GUESS: Duration = Duration::from_millis(100);
 
 type Job = Box<dyn FnOnce(&mut Connections) + Send>;
 
@@ -47,8 +52,15 @@ pub(crate) struct Pool {
 struct Lane {
     budget: WorkBudget,
     jobs: SyncSender<Job>,
-    /// How many jobs may wait.
-    capacity: usize,
+    load: Arc<Load>,
+}
+
+/// The jobs that wait in a lane, and how long they will.
+struct Load {
+    threads: usize,
+    waiting: AtomicUsize,
+    /// The mean time of a job. Each new job counts for an eighth.
+    job_nanoseconds: AtomicU64,
 }
 
 /// The sandboxes that a thread keeps open, the last used first.
@@ -96,8 +108,7 @@ impl Pool {
 
 impl Lane {
     fn new(settings: &EnvSettings, budget: WorkBudget, threads: usize) -> Result<Self, EnvError> {
-        let capacity = capacity(settings, budget, threads);
-        let (jobs, queue) = sync_channel::<Job>(capacity);
+        let (jobs, queue) = sync_channel::<Job>(settings.sql_queue);
         let queue = Arc::new(Mutex::new(queue));
         for index in 0..threads {
             let queue = Arc::clone(&queue);
@@ -114,11 +125,11 @@ impl Lane {
                     EnvError::Internal(format!("cannot start an SQL thread: {error}"))
                 })?;
         }
-        metrics::lane_opened(budget, threads, capacity);
+        metrics::lane_opened(budget, threads, settings.sql_queue);
         Ok(Self {
             budget,
             jobs,
-            capacity,
+            load: Arc::new(Load::new(threads)),
         })
     }
 
@@ -128,25 +139,32 @@ impl Lane {
         job: impl FnOnce(&Sandbox) -> T + Send + 'static,
     ) -> Result<T, EnvError> {
         let (reply, answer) = oneshot::channel();
-        let budget = self.budget;
+        let (budget, load) = (self.budget, Arc::clone(&self.load));
+        let overloaded = || EnvError::Overloaded {
+            problem: format!("{} queries wait", self.load.waiting.load(Ordering::Relaxed)),
+        };
+        if self.load.waiting_time() > CALL_TIME {
+            return Err(overloaded());
+        }
         let boxed: Job = Box::new(move |connections| {
+            load.waiting.fetch_sub(1, Ordering::Relaxed);
             metrics::queue_changed(budget, -1.0);
             // SQL that nobody waits for would delay the jobs behind it.
             if reply.is_closed() {
                 return;
             }
             let _busy = BusyThread::begin(budget);
-            let result = connections.get(&database).map(job);
+            let result = load.timed(|| connections.get(&database).map(job));
             // An error means that the caller is gone.
             let _ = reply.send(result);
         });
+        self.load.waiting.fetch_add(1, Ordering::Relaxed);
         metrics::queue_changed(budget, 1.0);
         self.jobs.try_send(boxed).map_err(|refused| {
+            self.load.waiting.fetch_sub(1, Ordering::Relaxed);
             metrics::queue_changed(budget, -1.0);
             match refused {
-                TrySendError::Full(_) => EnvError::Overloaded {
-                    problem: format!("{} queries wait", self.capacity),
-                },
+                TrySendError::Full(_) => overloaded(),
                 TrySendError::Disconnected(_) => {
                     EnvError::Internal("the SQL threads ended".to_owned())
                 }
@@ -158,16 +176,40 @@ impl Lane {
     }
 }
 
-/// Returns how many jobs may wait in a lane. In the full lane each of them may take all of its
-/// seconds, and one that would not end while its caller waits only delays the others.
-fn capacity(settings: &EnvSettings, budget: WorkBudget, threads: usize) -> usize {
-    match budget {
-        WorkBudget::Quick => settings.sql_queue,
-        WorkBudget::Full => {
-            let turns = (CALL_SECONDS / settings.sql.wall_clock_seconds) as usize;
-            let served = threads.saturating_mul(turns);
-            served.max(threads).min(settings.sql_queue)
+impl Load {
+    fn new(threads: usize) -> Self {
+        Self {
+            threads,
+            waiting: AtomicUsize::new(0),
+            job_nanoseconds: AtomicU64::new(FIRST_GUESS.as_nanos() as u64),
         }
+    }
+
+    /// Returns for how long a new job would wait.
+    fn waiting_time(&self) -> Duration {
+        let waiting = self.waiting.load(Ordering::Relaxed) as u64;
+        let mean = self.job_nanoseconds.load(Ordering::Relaxed);
+        Duration::from_nanos(waiting.saturating_mul(mean) / self.threads.max(1) as u64)
+    }
+
+    /// Runs a job and counts its time.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the edge: how long jobs take decides only what is refused"
+    )]
+    fn timed<T>(&self, job: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = job();
+        self.count(began.elapsed());
+        result
+    }
+
+    fn count(&self, time: Duration) {
+        let new = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) / 8;
+        let mean = |old: u64| Some((old - old / 8).saturating_add(new));
+        let _ = self
+            .job_nanoseconds
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, mean);
     }
 }
 
@@ -228,23 +270,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_full_lane_queues_what_it_can_serve_in_a_call() {
-        for (wall_clock_seconds, sql_queue, quick, full) in [
-            (2.0, 4_096, 4_096, 60),
-            (7.0, 4_096, 4_096, 16),
-            (3_600.0, 4_096, 4_096, 2),
-            (1e-300, 4_096, 4_096, 4_096),
-            (2.0, 1, 1, 1),
-        ] {
-            let mut settings = EnvSettings {
-                sql_queue,
-                ..EnvSettings::default()
-            };
-            settings.sql.wall_clock_seconds = wall_clock_seconds;
-            let lanes = [WorkBudget::Quick, WorkBudget::Full];
-            let capacities = lanes.map(|budget| capacity(&settings, budget, 2));
-            assert_eq!(capacities, [quick, full], "{wall_clock_seconds} s");
-        }
+    fn a_lane_expects_jobs_to_take_as_long_as_the_last_ones() {
+        let load = Load::new(2);
+        load.waiting.store(64, Ordering::Relaxed);
+        assert!(load.waiting_time() < CALL_TIME, "64 sessions begin at once");
+        (0..40).for_each(|_| load.count(Duration::from_secs(2)));
+        let long = load.waiting_time().as_secs_f64();
+        assert!(
+            (62.0..=64.0).contains(&long),
+            "{long} s for 32 turns of 2 s"
+        );
+        (0..80).for_each(|_| load.count(Duration::from_millis(1)));
+        load.waiting.store(4_096, Ordering::Relaxed);
+        assert!(load.waiting_time() < CALL_TIME, "short ones again");
     }
 
     #[tokio::test]

@@ -44,9 +44,9 @@ pub struct EnvSettings {
     pub argument_bytes: usize,
     /// Threads that run SQL; 0: one per core. As many more threads run the few long statements.
     pub sql_threads: usize,
-    /// Queries that may wait for a thread. Further ones are refused with `RESOURCE_EXHAUSTED`. Of
-    /// long statements no more may wait than end within a minute if each takes
-    /// `sql.wall_clock_seconds`.
+    /// Queries that may wait for a thread. Further ones are refused with `RESOURCE_EXHAUSTED`, and
+    /// also those that would wait for more than a minute if statements take as long as the last
+    /// ones did.
     #[default(4_096)]
     pub sql_queue: usize,
     /// Databases that a thread keeps open.
