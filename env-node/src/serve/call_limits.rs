@@ -31,7 +31,7 @@ const GRPC_TIMEOUT: &str = "grpc-timeout";
 
 /// The methods of gRPC's health checks.
 const HEALTH: &str = "/grpc.health.v1.Health/";
-/// The one that keeps its call open for as long as its peer wishes.
+/// The one that keeps its call open until its peer ends it.
 const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
 const HTTP_HEALTH: &str = "/health";
 /// The largest body of a stream of reflection, and the bytes of all of them at once.

@@ -224,7 +224,7 @@ async fn bodies_beyond_the_budget_are_refused() {
     assert_eq!(status.code(), Code::Unauthenticated, "no token: {status}");
 }
 
-/// A watch would hold memory for as long as its peer wishes, and no balancer needs one.
+/// A watch would hold memory until its peer ends it, and no balancer needs one.
 #[tokio::test]
 async fn a_watch_of_health_is_refused() {
     let served = Served::with(ServerConfig::default()).await;

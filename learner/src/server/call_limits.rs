@@ -34,7 +34,7 @@ use crate::{
 /// report.
 const MAX_SMALL_REQUEST_BYTES: usize = (64 << 10) + GRPC_FRAME_BYTES;
 
-/// The method of health checks that keeps its call open for as long as its peer wishes.
+/// The method of health checks that keeps its call open until its peer ends it.
 const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
 
 /// Limits on calls. Cheap to clone.
