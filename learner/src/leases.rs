@@ -181,6 +181,14 @@ impl LeasedWork {
         lease_id
     }
 
+    /// Adds the leases under which the same work was given later.
+    pub(crate) fn append(&mut self, later: Self) {
+        self.holders.extend(later.holders);
+        let excess = self.holders.len().saturating_sub(MAX_HOLDERS);
+        self.holders.drain(..excess);
+        self.free_from = later.free_from;
+    }
+
     /// Notes that the newest lease has ended, if it has. Returns whether it has expired, and nobody
     /// knew it before.
     pub(crate) fn note_expiry(&mut self, now: Duration, leases: &mut Leases) -> bool {

@@ -68,8 +68,8 @@ pub struct Scheduler {
     version: u64,
     start: u64,
     groups: BTreeMap<u64, GroupState>,
-    /// Who was given the groups of the step that was made last, and those that it dropped: a result
-    /// that comes late is a result.
+    /// Who was given the groups of the step that was made last, and those that a step dropped and
+    /// none has looked at since. A result that comes late is a result.
     made: BTreeMap<u64, LeasedWork>,
     leases: Leases,
     expired_leases: u64,
@@ -169,6 +169,7 @@ impl Scheduler {
         self.last_step_time = now.saturating_sub(self.began);
         self.began = now;
         self.version += 1;
+        self.made.retain(|index, _| *index >= self.start);
         self.start = batch.next_start;
         let later = self.groups.split_off(&self.start);
         let made = std::mem::take(&mut self.groups);
@@ -176,11 +177,9 @@ impl Scheduler {
             later.into_iter().partition(|(_, state)| self.lasts(state));
         self.groups = later;
         let dropped_indices = dropped.keys().copied().collect();
-        self.made = made
-            .into_iter()
-            .chain(dropped)
-            .map(|(index, state)| (index, state.work))
-            .collect();
+        for (index, state) in made.into_iter().chain(dropped) {
+            self.made.entry(index).or_default().append(state.work);
+        }
         let oldest_allowed = self.version.saturating_sub(self.settings.max_staleness);
         for state in self.groups.values_mut() {
             if let Some(summary) = &mut state.summary {

@@ -82,7 +82,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether the group was handed out for the step before, which may have been made
+    /// Returns whether the group was handed out for an earlier step, which may have been made
     /// without it.
     fn was_given_before(&self, submission: Submission<'_>) -> bool {
         let work = self.made.get(&submission.group_index);

@@ -242,6 +242,30 @@ fn oversampled_groups_are_dropped_or_used() {
     assert_eq!(judge(&mut scheduler, "b", again, 1), Admission::Accept);
 }
 
+/// An actor may be several steps late with a group that a step dropped.
+#[test]
+fn a_dropped_group_is_known_until_a_step_has_looked_at_it() {
+    let settings = SchedulerSettings {
+        oversampling: 4.0,
+        ..settings(4, 1, 8, 0)
+    };
+    let mut scheduler = Scheduler::new(settings, 0, 0, 7);
+    let mut late = Vec::new();
+    for version in 0..3 {
+        let first = lease(scheduler.claim(seconds(version), "a", version));
+        for _ in 0..3 {
+            late.push(lease(scheduler.claim(seconds(version), "b", version)));
+        }
+        accept(&mut scheduler, "a", first.group_index, version);
+        scheduler.advance(seconds(version), &scheduler.batch().unwrap());
+    }
+    let judged = late
+        .into_iter()
+        .map(|it| (it.group_index, judge(&mut scheduler, "b", it, 0)));
+    let duplicates = [1, 2, 3, 2, 3, 4, 3, 4, 5].map(|index| (index, Admission::Duplicate));
+    assert_eq!(judged.collect::<Vec<_>>(), duplicates);
+}
+
 /// The actor that has the new weights first would otherwise take all groups of a step.
 #[test]
 fn an_actor_leaves_the_others_their_share_at_the_beginning_of_a_step() {
