@@ -43,16 +43,6 @@ impl Backend {
         inputs: [&Tensor; N],
         kernel: impl FnOnce([&Tensor; N]) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let [output] = self.by_kernels(inputs, |inputs| Ok([kernel(inputs)?]))?;
-        Ok(output)
-    }
-
-    /// [`Self::by_kernel`] for several results.
-    pub(super) fn by_kernels<const N: usize, const M: usize>(
-        self,
-        inputs: [&Tensor; N],
-        kernel: impl FnOnce([&Tensor; N]) -> Result<[Tensor; M]>,
-    ) -> Result<[Tensor; M]> {
         if self == Self::CpuF32 {
             return kernel(inputs);
         }
@@ -60,11 +50,7 @@ impl Backend {
         for input in inputs {
             wide.push(widened(input)?);
         }
-        let mut outputs = kernel(std::array::from_fn(|i| &wide[i]))?;
-        for output in &mut outputs {
-            *output = rounded(output)?;
-        }
-        Ok(outputs)
+        rounded(&kernel(std::array::from_fn(|i| &wide[i]))?)
     }
 }
 

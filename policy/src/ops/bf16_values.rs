@@ -12,39 +12,38 @@ use super::{read, tensor};
 /// The bits of 2^-55, without the sign. Products take smaller values as zero (`matmul_bf16`).
 const SMALLEST: u16 = (127 - 55) << 7;
 
+/// Values that a loop makes in the first-level cache before they are appended to a vector: memory
+/// that is filled with zeros first is written twice.
+const CHUNK: usize = 1024;
+
 /// Returns a bf16 tensor in f32, and an f32 tensor as it is.
 pub(super) fn widened(x: &Tensor) -> Result<Tensor> {
     if x.dtype() == DType::F32 {
         return Ok(x.clone());
     }
-    let wide = read([x], |[x]| {
-        let mut wide = vec![0.0; x.len()];
-        dispatch(Widen { x, wide: &mut wide });
-        Ok(wide)
-    })?;
+    let wide = read([x], |[x]| Ok(dispatch(Widen(x))))?;
     tensor(wide, x.shape())
 }
 
 /// Returns an f32 tensor in bf16.
 pub(super) fn rounded(x: &Tensor) -> Result<Tensor> {
-    let values = read([x], |[x]| Ok(rounded_values(x)))?;
+    let values = read([x], |[x]| Ok(dispatch(Round(x))))?;
     Tensor::from_vec(values, x.shape(), &Device::Cpu)
 }
 
 /// Wraps the output of a kernel as a bf16 tensor.
 pub(super) fn rounded_tensor(values: &[f32], shape: impl Into<Shape>) -> Result<Tensor> {
-    Tensor::from_vec(rounded_values(values), shape.into(), &Device::Cpu)
+    Tensor::from_vec(dispatch(Round(values)), shape.into(), &Device::Cpu)
 }
 
-fn rounded_values(x: &[f32]) -> Vec<bf16> {
-    let mut rounded = vec![bf16::ZERO; x.len()];
-    round(x, &mut rounded);
-    rounded
+/// Widens values to f32.
+pub(super) fn widen(x: &[bf16], wide: &mut [f32]) {
+    dispatch(WidenInto { x, wide });
 }
 
 /// Rounds values to bf16.
 pub(super) fn round(x: &[f32], rounded: &mut [bf16]) {
-    dispatch(Round { x, rounded });
+    dispatch(RoundInto { x, rounded });
 }
 
 /// Returns a value in f32, or zero if a product takes it as zero.
@@ -61,40 +60,88 @@ pub(super) fn factor_bits(value: bf16) -> u16 {
     if is_small { 0 } else { bits }
 }
 
-struct Widen<'a> {
+#[inline(always)]
+fn wide(value: bf16) -> f32 {
+    f32::from_bits(u32::from(value.to_bits()) << 16)
+}
+
+#[inline(always)]
+fn nearest(value: f32) -> bf16 {
+    let bits = value.to_bits();
+    let is_nan = (bits & 0x7fff_ffff) > 0x7f80_0000;
+    // Half a step, less one bit if the value is even, carries into the bits that are kept.
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    // A NaN keeps a bit of its payload.
+    let nan = bits >> 16 | 0x40;
+    bf16::from_bits(if is_nan { nan } else { nearest } as u16)
+}
+
+struct Widen<'a>(&'a [bf16]);
+
+impl Kernel for Widen<'_> {
+    type Output = Vec<f32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Vec<f32> {
+        let mut values = Vec::with_capacity(self.0.len());
+        let mut chunk = [0.0; CHUNK];
+        for x in self.0.chunks(CHUNK) {
+            for (wide_value, &x) in chunk.iter_mut().zip(x) {
+                *wide_value = wide(x);
+            }
+            values.extend_from_slice(&chunk[..x.len()]);
+        }
+        values
+    }
+}
+
+struct Round<'a>(&'a [f32]);
+
+impl Kernel for Round<'_> {
+    type Output = Vec<bf16>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Vec<bf16> {
+        let mut values = Vec::with_capacity(self.0.len());
+        let mut chunk = [bf16::ZERO; CHUNK];
+        for x in self.0.chunks(CHUNK) {
+            for (rounded, &x) in chunk.iter_mut().zip(x) {
+                *rounded = nearest(x);
+            }
+            values.extend_from_slice(&chunk[..x.len()]);
+        }
+        values
+    }
+}
+
+struct WidenInto<'a> {
     x: &'a [bf16],
     wide: &'a mut [f32],
 }
 
-impl Kernel for Widen<'_> {
+impl Kernel for WidenInto<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        for (x, wide) in self.x.iter().zip(self.wide) {
-            *wide = f32::from_bits(u32::from(x.to_bits()) << 16);
+        for (&x, wide_value) in self.x.iter().zip(self.wide) {
+            *wide_value = wide(x);
         }
     }
 }
 
-struct Round<'a> {
+struct RoundInto<'a> {
     x: &'a [f32],
     rounded: &'a mut [bf16],
 }
 
-impl Kernel for Round<'_> {
+impl Kernel for RoundInto<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        for (x, rounded) in self.x.iter().zip(self.rounded) {
-            let bits = x.to_bits();
-            let is_nan = (bits & 0x7fff_ffff) > 0x7f80_0000;
-            // Half a step, less one bit if the value is even, carries into the bits that are kept.
-            let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-            // A NaN keeps a bit of its payload.
-            let nan = bits >> 16 | 0x40;
-            *rounded = bf16::from_bits(if is_nan { nan } else { nearest } as u16);
+        for (&x, rounded) in self.x.iter().zip(self.rounded) {
+            *rounded = nearest(x);
         }
     }
 }
@@ -117,7 +164,7 @@ mod tests {
             bits.extend([0, 1, 0x7fff, 0x8000, 0x8001, 0xffff].map(|low| high | low));
         }
         let values: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(bits)).collect();
-        for (value, found) in values.iter().zip(rounded_values(&values)) {
+        for (value, found) in values.iter().zip(dispatch(Round(&values))) {
             let expected = bf16::from_f32(*value);
             assert_eq!(found.to_bits(), expected.to_bits(), "{:x}", value.to_bits());
         }

@@ -30,6 +30,7 @@ mod backend;
 mod bf16_values;
 mod draw;
 mod draw_tensor_ops;
+mod elementwise;
 mod embedding;
 mod fixed_shape;
 mod kv_pages;

@@ -2,18 +2,24 @@
 //!
 //! Invariant: elementwise; silu(x) = x / (1 + e^-x) with the crate's own exponential.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
 use super::math::{combine, sigmoid};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{Backend, at_least_f32, autograd_backward, check_same_shape, read, tensor};
+use super::{Backend, at_least_f32, autograd_backward};
 
 impl Backend {
     /// Returns silu(gate) * up for gate and up [T, I] → [T, I].
     pub fn swiglu(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         match self {
             Self::TensorOps => swiglu_tensor_ops(gate, up),
-            _ => self.by_kernel([gate, up], |[gate, up]| forward(gate, up)),
+            _ => {
+                let kernel = |[gate, up]: [&[f32]; 2], [out]: [&mut [f32]; 1]| {
+                    dispatch(Forward { gate, up, out });
+                };
+                let [out] = self.elementwise("swiglu", [gate, up], kernel)?;
+                Ok(out)
+            }
         }
     }
 
@@ -27,7 +33,18 @@ impl Backend {
         let tensor_ops = |[gate, up]: [&Tensor; 2]| swiglu_tensor_ops(gate, up);
         let [dgate, dup] = match self {
             Self::TensorOps => autograd_backward([gate, up], dout, tensor_ops)?,
-            _ => self.by_kernels([gate, up, dout], backward)?,
+            _ => {
+                let kernel = |[gate, up, dout]: [&[f32]; 3], [dgate, dup]: [&mut [f32]; 2]| {
+                    dispatch(Backward {
+                        gate,
+                        up,
+                        dout,
+                        dgate,
+                        dup,
+                    });
+                };
+                self.elementwise("swiglu", [gate, up, dout], kernel)?
+            }
         };
         Ok((dgate, dup))
     }
@@ -36,39 +53,6 @@ impl Backend {
 /// [`Backend::swiglu`] by tensor operations; half precision is widened to f32 inside.
 fn swiglu_tensor_ops(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     (at_least_f32(gate)?.silu()? * at_least_f32(up)?)?.to_dtype(gate.dtype())
-}
-
-fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    if gate.shape() != up.shape() {
-        bail!("swiglu: gates {gate:?} for values {up:?}");
-    }
-    let out = read([gate, up], |[gate, up]| {
-        let mut out = vec![0.0; gate.len()];
-        dispatch(Forward {
-            gate,
-            up,
-            out: &mut out,
-        });
-        Ok(out)
-    })?;
-    tensor(out, gate.shape())
-}
-
-fn backward([gate, up, dout]: [&Tensor; 3]) -> Result<[Tensor; 2]> {
-    check_same_shape("swiglu", gate, dout)?;
-    let (dgate, dup) = read([gate, up, dout], |[gate, up, dout]| {
-        let mut dgate = vec![0.0; gate.len()];
-        let mut dup = vec![0.0; gate.len()];
-        dispatch(Backward {
-            gate,
-            up,
-            dout,
-            dgate: &mut dgate,
-            dup: &mut dup,
-        });
-        Ok((dgate, dup))
-    })?;
-    Ok([tensor(dgate, gate.shape())?, tensor(dup, up.shape())?])
 }
 
 struct Forward<'a> {

@@ -92,12 +92,12 @@ impl Layer {
         let attention_input = self.input_norm.forward(&input, inputs)?;
         let (attention_output, attention) =
             self.attention.forward(&attention_input, inputs, cache)?;
-        let residual = (&input + attention_output)?;
+        let residual = inputs.backend.add(&input, &attention_output)?;
         let mlp_input = self.post_attention_norm.forward(&residual, inputs)?;
         let [gate, up] = projections([&self.gate, &self.up], &mlp_input, inputs)?;
         let mlp_hidden = inputs.backend.swiglu(&gate, &up)?;
         let [mlp_output] = projections([&self.down], &mlp_hidden, inputs)?;
-        let output = (&residual + mlp_output)?;
+        let output = inputs.backend.add(&residual, &mlp_output)?;
         let activations = Activations {
             input,
             attention_input,

@@ -11,6 +11,8 @@ use crate::ops::simd::{Kernel, LANES, Simd, dispatch};
 pub(super) const PANEL: usize = matmul::PANEL;
 /// Steps of k in a block of the sum.
 pub(crate) const BLOCK: usize = 32;
+/// Rows of a [`transposed_block`].
+pub(super) const BLOCK_ROWS: usize = 16;
 
 impl View<'_, bf16> {
     /// Writes the rows one after the other in f32, each padded with zeros to `padded` values.
@@ -27,6 +29,44 @@ impl View<'_, bf16> {
             });
         }
     }
+}
+
+/// Returns the rows of a matrix of at most 16 x 32 whose columns are contiguous, padded with zeros.
+#[inline(always)]
+pub(super) fn transposed_block(a: View<'_, bf16>) -> [[u16; BLOCK]; BLOCK_ROWS] {
+    // Two steps are interleaved first, so that half as many values are moved.
+    let mut pairs = [[[0; 2]; BLOCK_ROWS]; BLOCK / 2];
+    for (step, pairs) in pairs.iter_mut().enumerate().take(a.cols.div_ceil(2)) {
+        let (even, odd) = (column(a, 2 * step), column(a, 2 * step + 1));
+        for row in 0..BLOCK_ROWS {
+            pairs[row] = [even[row], odd[row]];
+        }
+    }
+    let mut rows = [[0; BLOCK]; BLOCK_ROWS];
+    for (row, values) in rows.iter_mut().enumerate() {
+        let (values, _) = values.as_chunks_mut();
+        for (step, values) in values.iter_mut().enumerate() {
+            *values = pairs[step][row];
+        }
+    }
+    rows
+}
+
+/// Returns a column of at most 16 values, zeros beyond the last row and column.
+#[inline(always)]
+fn column(a: View<'_, bf16>, column: usize) -> [u16; BLOCK_ROWS] {
+    let mut bits = [0; BLOCK_ROWS];
+    if column < a.cols {
+        let values = &a.data[column * a.col_stride..];
+        match values.first_chunk::<BLOCK_ROWS>() {
+            Some(values) if a.rows == BLOCK_ROWS => bits = values.map(factor_bits),
+            _ => {
+                let bits = bits.iter_mut().zip(&values[..a.rows]);
+                bits.for_each(|(bits, &value)| *bits = factor_bits(value));
+            }
+        }
+    }
+    bits
 }
 
 struct Widen<'a> {

@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::matrix::{BLOCK, PANEL};
+use super::matrix::{BLOCK, BLOCK_ROWS, PANEL, transposed_block};
 use super::sums::Sums;
 use crate::ops::aligned::Aligned;
 use crate::ops::bf16_values::factor_bits;
@@ -103,12 +103,18 @@ impl Kernel for PackRows<'_> {
                 }
             }
         } else {
-            // A transposed matrix is read along its contiguous side.
-            for k in 0..a.cols {
-                let place = k / STEPS * STEPS + PLACE_OF_STEP[k % STEPS];
-                let values = &a.data[k * a.col_stride..];
-                for (row, packed) in self.packed.chunks_exact_mut(self.padded).enumerate() {
-                    packed[place] = factor_bits(values[row * a.row_stride]);
+            for row in (0..a.rows).step_by(BLOCK_ROWS) {
+                for k in (0..a.cols).step_by(BLOCK) {
+                    let (rows, steps) = (BLOCK_ROWS.min(a.rows - row), BLOCK.min(a.cols - k));
+                    let block = transposed_block(a.part(row, rows, k, steps));
+                    let packed = self.packed[row * self.padded..].chunks_exact_mut(self.padded);
+                    for (packed, values) in packed.zip(&block[..rows]) {
+                        let (packed, _) = packed[k..k + BLOCK].as_chunks_mut::<STEPS>();
+                        let (values, _) = values.as_chunks::<STEPS>();
+                        for (packed, values) in packed.iter_mut().zip(values) {
+                            *packed = STEP_OF_PLACE.map(|step| values[step]);
+                        }
+                    }
                 }
             }
         }

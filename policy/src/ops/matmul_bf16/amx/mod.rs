@@ -19,17 +19,18 @@ mod tiles;
 
 use half::bf16;
 
-use super::matrix::BLOCK;
+use super::matrix::{BLOCK, BLOCK_ROWS, transposed_block};
 use super::sums::Sums;
 use crate::ops::aligned::Aligned;
 use crate::ops::bf16_values::factor_bits;
 use crate::ops::matmul::View;
+use crate::ops::simd::{Kernel, Simd, dispatch};
 pub(super) use tiles::Tiles;
 
 /// Fewer rows are multiplied without tiles: a product of tiles takes as long for one row as for 16.
 pub(super) const LEAST_ROWS: usize = 5;
 /// Rows of a tile.
-pub(super) const TILE_ROWS: usize = 16;
+pub(super) const TILE_ROWS: usize = BLOCK_ROWS;
 /// Values of a tile of A.
 const TILE: usize = TILE_ROWS * BLOCK;
 /// The most steps of k of a panel of B that are read at once. They are 40 KiB, which fit the
@@ -73,24 +74,48 @@ pub(super) fn pack(a: View<'_, bf16>, padded: usize, packed: &mut Aligned<u16>) 
     if a.cols < padded || !a.rows.is_multiple_of(TILE_ROWS) {
         packed.values().fill(0);
     }
-    for (at, tile) in packed.values().chunks_exact_mut(TILE).enumerate() {
-        let (row, k) = (at / blocks * TILE_ROWS, at % blocks * BLOCK);
-        let (rows, steps) = (TILE_ROWS.min(a.rows - row), BLOCK.min(a.cols - k));
-        let start = row * a.row_stride + k * a.col_stride;
-        if a.col_stride == 1 {
-            for (row, packed) in tile.chunks_exact_mut(BLOCK).take(rows).enumerate() {
-                let values = &a.data[start + row * a.row_stride..][..steps];
-                for (packed, &value) in packed.iter_mut().zip(values) {
-                    *packed = factor_bits(value);
-                }
+    dispatch(PackTiles {
+        a,
+        blocks,
+        packed: packed.values(),
+    });
+}
+
+struct PackTiles<'a> {
+    a: View<'a, bf16>,
+    blocks: usize,
+    packed: &'a mut [u16],
+}
+
+impl Kernel for PackTiles<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let (tiles, _) = self.packed.as_chunks_mut::<TILE>();
+        for (at, tile) in tiles.iter_mut().enumerate() {
+            let (row, k) = (at / self.blocks * TILE_ROWS, at % self.blocks * BLOCK);
+            let rows = TILE_ROWS.min(self.a.rows - row);
+            let steps = BLOCK.min(self.a.cols - k);
+            let a = self.a.part(row, rows, k, steps);
+            match a.col_stride {
+                1 => pack_rows(a, tile),
+                _ => tile.copy_from_slice(transposed_block(a).as_flattened()),
             }
+        }
+    }
+}
+
+#[inline(always)]
+fn pack_rows(a: View<'_, bf16>, tile: &mut [u16; TILE]) {
+    let (lines, _) = tile.as_chunks_mut::<BLOCK>();
+    for (row, line) in lines.iter_mut().take(a.rows).enumerate() {
+        let values = &a.data[row * a.row_stride..][..a.cols];
+        if let Some(values) = values.first_chunk::<BLOCK>() {
+            *line = values.map(factor_bits);
         } else {
-            // A transposed matrix is read along its contiguous side.
-            for step in 0..steps {
-                let values = &a.data[start + step * a.col_stride..];
-                for row in 0..rows {
-                    tile[row * BLOCK + step] = factor_bits(values[row * a.row_stride]);
-                }
+            for (packed, &value) in line.iter_mut().zip(values) {
+                *packed = factor_bits(value);
             }
         }
     }
