@@ -9,7 +9,7 @@
 use std::{
     fmt,
     io::{self, IsTerminal, Write},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -75,6 +75,7 @@ impl Progress {
         ProgressStage {
             bar,
             unit: unit.to_owned(),
+            first: OnceLock::new(),
             lines,
         }
     }
@@ -108,6 +109,9 @@ pub(crate) struct ProgressStage {
     /// The state of the stage. Without a terminal the bar is hidden.
     bar: ProgressBar,
     unit: String,
+    /// The first position that was set, and the seconds then. The speed is that since: a stage that
+    /// continues begins where it was interrupted.
+    first: OnceLock<(u64, f64)>,
     /// Where lines go without a terminal, and the seconds at the last line.
     lines: Option<(Output, Mutex<f64>)>,
 }
@@ -115,8 +119,15 @@ pub(crate) struct ProgressStage {
 impl ProgressStage {
     /// Sets the number of units that are done.
     pub(crate) fn set(&self, units: u64) {
-        self.bar.set_position(units);
+        self.set_at(units, self.bar.elapsed().as_secs_f64());
         self.print_if_due();
+    }
+
+    fn set_at(&self, units: u64, seconds: f64) {
+        self.bar.set_position(units);
+        if self.first.set((units, seconds)).is_ok() {
+            self.bar.reset_eta();
+        }
     }
 
     /// Shows a note beside the bar, such as the loss.
@@ -148,25 +159,32 @@ impl ProgressStage {
         }
         *last = seconds;
         let (name, unit, position) = (self.bar.prefix(), &self.unit, self.bar.position());
-        let rate = rate(position as f64 / seconds);
         let mut line = match self.bar.length() {
             Some(total) => {
                 let percent = 100 * position / total.max(1);
-                format!("{name}: {position}/{total} {unit} ({percent} %), {rate}")
+                format!("{name}: {position}/{total} {unit} ({percent} %)")
             }
-            None => format!("{name}: {position} {unit}, {rate}"),
+            None => format!("{name}: {position} {unit}"),
         };
-        if let Some(total) = self.bar.length()
-            && position > 0
-        {
-            let left = total.saturating_sub(position) as f64 * seconds / position as f64;
-            line += &format!(", {} left", seconds_in_words(left));
+        if let Some(per_second) = self.speed(position, seconds) {
+            line += &format!(", {}", rate(per_second));
+            if let Some(total) = self.bar.length() {
+                let left = total.saturating_sub(position) as f64 / per_second;
+                line += &format!(", {} left", seconds_in_words(left));
+            }
         }
         let note = self.bar.message();
         if !note.is_empty() {
             line += &format!(", {note}");
         }
         Some(line)
+    }
+
+    /// Returns units per second since the first position. Two positions give a speed.
+    fn speed(&self, position: u64, seconds: f64) -> Option<f64> {
+        let &(first, begun) = self.first.get()?;
+        let speed = position.saturating_sub(first) as f64 / (seconds - begun);
+        (speed > 0.0 && speed.is_finite()).then_some(speed)
     }
 
     fn closing(&self, result: &str) -> String {
@@ -294,16 +312,32 @@ mod tests {
     #[test]
     fn a_plain_line_is_due_every_few_seconds() {
         let stage = plain_stage("evaluating warm start", Some(300), "questions");
-        stage.set(60);
+        stage.set_at(20, 2.0);
         stage.note("right 0.41");
         let mut last = 0.0;
         assert_eq!(stage.line_due(&mut last, 4.9), None);
         assert_eq!(
-            stage.line_due(&mut last, 6.0).as_deref(),
-            Some("evaluating warm start: 60/300 questions (20 %), 10.0/s, 24 s left, right 0.41")
+            stage.line_due(&mut last, 5.0).as_deref(),
+            Some("evaluating warm start: 20/300 questions (6 %), right 0.41"),
+            "one position gives no speed"
         );
-        assert_eq!(stage.line_due(&mut last, 10.9), None);
-        assert!(stage.line_due(&mut last, 11.0).is_some());
+        stage.set_at(60, 6.0);
+        assert_eq!(stage.line_due(&mut last, 9.9), None);
+        assert_eq!(
+            stage.line_due(&mut last, 10.0).as_deref(),
+            Some("evaluating warm start: 60/300 questions (20 %), 5.0/s, 48 s left, right 0.41")
+        );
+    }
+
+    #[test]
+    fn the_speed_of_a_stage_that_continues_is_that_since_it_began_again() {
+        let stage = plain_stage("imitating the oracle", Some(2_000), "tokens");
+        stage.set_at(1_000, 10.0);
+        stage.set_at(1_100, 20.0);
+        assert_eq!(
+            stage.line_due(&mut 0.0, 20.0).as_deref(),
+            Some("imitating the oracle: 1100/2000 tokens (55 %), 10.0/s, 1 min 30 s left")
+        );
     }
 
     #[test]
@@ -312,13 +346,13 @@ mod tests {
             plain_stage("rolling out", None, "episodes")
                 .line_due(&mut 0.0, 5.0)
                 .as_deref(),
-            Some("rolling out: 0 episodes, 0/s")
+            Some("rolling out: 0 episodes")
         );
         assert_eq!(
             plain_stage("steps", Some(0), "steps")
                 .line_due(&mut 0.0, 5.0)
                 .as_deref(),
-            Some("steps: 0/0 steps (0 %), 0/s")
+            Some("steps: 0/0 steps (0 %)")
         );
     }
 
