@@ -9,7 +9,7 @@
 use std::{
     fmt,
     io::{self, IsTerminal, Write},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -63,10 +63,12 @@ impl Progress {
     pub(crate) fn brief_stage(&self, name: &str, total: Option<u64>, unit: &str) -> ProgressStage {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden())
             .with_prefix(name.to_owned());
+        let origin = Arc::new(Mutex::new(Origin::default()));
         let lines = match self {
             Self::Bars(bars) => {
                 bars.add(bar.clone());
-                bar.set_style(style(if total.is_some() { BAR } else { SPINNER }, unit));
+                let template = if total.is_some() { BAR } else { SPINNER };
+                bar.set_style(style(template, unit, &origin));
                 bar.enable_steady_tick(Duration::from_millis(200));
                 None
             }
@@ -75,7 +77,7 @@ impl Progress {
         ProgressStage {
             bar,
             unit: unit.to_owned(),
-            first: OnceLock::new(),
+            origin,
             lines,
         }
     }
@@ -103,15 +105,33 @@ impl Write for Progress {
     }
 }
 
+/// Where a stage began, from which its speed counts.
+#[derive(Clone, Copy, Default)]
+struct Origin {
+    position: u64,
+    seconds: f64,
+}
+
+impl Origin {
+    /// Returns units per second since the origin, if any was done.
+    fn speed(self, position: u64, seconds: f64) -> Option<f64> {
+        let speed = position.saturating_sub(self.position) as f64 / (seconds - self.seconds);
+        (speed > 0.0 && speed.is_finite()).then_some(speed)
+    }
+}
+
+/// Returns the seconds that `total - position` units take.
+fn seconds_left(total: u64, position: u64, speed: f64) -> f64 {
+    total.saturating_sub(position) as f64 / speed
+}
+
 /// One long stage. If it is dropped without [`ProgressStage::finish`], its last state stays
 /// visible.
 pub(crate) struct ProgressStage {
     /// The state of the stage. Without a terminal the bar is hidden.
     bar: ProgressBar,
     unit: String,
-    /// The first position that was set, and the seconds then. The speed is that since: a stage that
-    /// continues begins where it was interrupted.
-    first: OnceLock<(u64, f64)>,
+    origin: Arc<Mutex<Origin>>,
     /// Where lines go without a terminal, and the seconds at the last line.
     lines: Option<(Output, Mutex<f64>)>,
 }
@@ -119,15 +139,18 @@ pub(crate) struct ProgressStage {
 impl ProgressStage {
     /// Sets the number of units that are done.
     pub(crate) fn set(&self, units: u64) {
-        self.set_at(units, self.bar.elapsed().as_secs_f64());
+        self.bar.set_position(units);
         self.print_if_due();
     }
 
-    fn set_at(&self, units: u64, seconds: f64) {
-        self.bar.set_position(units);
-        if self.first.set((units, seconds)).is_ok() {
-            self.bar.reset_eta();
-        }
+    /// Sets the number of units that an interrupted stage had done when it began again.
+    pub(crate) fn continue_from(&self, units: u64) {
+        self.begin_at(units, self.bar.elapsed().as_secs_f64());
+    }
+
+    fn begin_at(&self, position: u64, seconds: f64) {
+        self.bar.set_position(position);
+        *lock(&self.origin) = Origin { position, seconds };
     }
 
     /// Shows a note beside the bar, such as the loss.
@@ -141,7 +164,7 @@ impl ProgressStage {
         if let Some((out, _)) = &self.lines {
             print(out, &self.closing(result));
         } else {
-            self.bar.set_style(style(DONE, &self.unit));
+            self.bar.set_style(style(DONE, &self.unit, &self.origin));
             self.bar.finish_with_message(safe_text(result));
         }
     }
@@ -166,10 +189,10 @@ impl ProgressStage {
             }
             None => format!("{name}: {position} {unit}"),
         };
-        if let Some(per_second) = self.speed(position, seconds) {
-            line += &format!(", {}", rate(per_second));
+        if let Some(speed) = lock(&self.origin).speed(position, seconds) {
+            line += &format!(", {}", rate(speed));
             if let Some(total) = self.bar.length() {
-                let left = total.saturating_sub(position) as f64 / per_second;
+                let left = seconds_left(total, position, speed);
                 line += &format!(", {} left", seconds_in_words(left));
             }
         }
@@ -178,13 +201,6 @@ impl ProgressStage {
             line += &format!(", {note}");
         }
         Some(line)
-    }
-
-    /// Returns units per second since the first position. Two positions give a speed.
-    fn speed(&self, position: u64, seconds: f64) -> Option<f64> {
-        let &(first, begun) = self.first.get()?;
-        let speed = position.saturating_sub(first) as f64 / (seconds - begun);
-        (speed > 0.0 && speed.is_finite()).then_some(speed)
     }
 
     fn closing(&self, result: &str) -> String {
@@ -210,19 +226,35 @@ fn opening(name: &str, total: Option<u64>, unit: &str) -> String {
     }
 }
 
-fn style(template: &str, unit: &str) -> ProgressStyle {
+fn style(template: &str, unit: &str, origin: &Arc<Mutex<Origin>>) -> ProgressStyle {
     let template = template.replace("{unit}", &unit.replace(['{', '}'], ""));
+    let origins = [Arc::clone(origin), Arc::clone(origin)];
+    let [of_rate, of_left] = origins.map(|origin| {
+        move |state: &ProgressState| lock(&origin).speed(state.pos(), state.elapsed().as_secs_f64())
+    });
     ProgressStyle::with_template(&template)
         .expect("the templates above are well-formed: this is a bug")
         .progress_chars("━╸─")
-        .with_key("rate", |state: &ProgressState, w: &mut dyn fmt::Write| {
-            let _ = w.write_str(&rate(state.per_sec()));
-        })
-        .with_key("left", |state: &ProgressState, w: &mut dyn fmt::Write| {
-            if state.pos() > 0 && !state.is_finished() {
-                let _ = write!(w, "{} left", seconds_in_words(state.eta().as_secs_f64()));
-            }
-        })
+        .with_key(
+            "rate",
+            move |state: &ProgressState, w: &mut dyn fmt::Write| {
+                if let Some(speed) = of_rate(state) {
+                    let _ = w.write_str(&rate(speed));
+                }
+            },
+        )
+        .with_key(
+            "left",
+            move |state: &ProgressState, w: &mut dyn fmt::Write| {
+                let left = of_left(state)
+                    .zip(state.len())
+                    .filter(|_| !state.is_finished());
+                if let Some((speed, total)) = left {
+                    let left = seconds_left(total, state.pos(), speed);
+                    let _ = write!(w, "{} left", seconds_in_words(left));
+                }
+            },
+        )
         .with_key("took", |state: &ProgressState, w: &mut dyn fmt::Write| {
             let _ = w.write_str(&seconds_in_words(state.elapsed().as_secs_f64()));
         })
@@ -301,7 +333,7 @@ mod tests {
     #[test]
     fn bars_accept_any_unit() {
         for template in [BAR, SPINNER, DONE] {
-            style(template, "steps of {x}");
+            style(template, "steps of {x}", &Arc::default());
         }
     }
 
@@ -312,28 +344,23 @@ mod tests {
     #[test]
     fn a_plain_line_is_due_every_few_seconds() {
         let stage = plain_stage("evaluating warm start", Some(300), "questions");
-        stage.set_at(20, 2.0);
+        stage.set(60);
         stage.note("right 0.41");
         let mut last = 0.0;
         assert_eq!(stage.line_due(&mut last, 4.9), None);
         assert_eq!(
-            stage.line_due(&mut last, 5.0).as_deref(),
-            Some("evaluating warm start: 20/300 questions (6 %), right 0.41"),
-            "one position gives no speed"
+            stage.line_due(&mut last, 6.0).as_deref(),
+            Some("evaluating warm start: 60/300 questions (20 %), 10.0/s, 24 s left, right 0.41")
         );
-        stage.set_at(60, 6.0);
-        assert_eq!(stage.line_due(&mut last, 9.9), None);
-        assert_eq!(
-            stage.line_due(&mut last, 10.0).as_deref(),
-            Some("evaluating warm start: 60/300 questions (20 %), 5.0/s, 48 s left, right 0.41")
-        );
+        assert_eq!(stage.line_due(&mut last, 10.9), None);
+        assert!(stage.line_due(&mut last, 11.0).is_some());
     }
 
     #[test]
     fn the_speed_of_a_stage_that_continues_is_that_since_it_began_again() {
         let stage = plain_stage("imitating the oracle", Some(2_000), "tokens");
-        stage.set_at(1_000, 10.0);
-        stage.set_at(1_100, 20.0);
+        stage.begin_at(1_000, 10.0);
+        stage.set(1_100);
         assert_eq!(
             stage.line_due(&mut 0.0, 20.0).as_deref(),
             Some("imitating the oracle: 1100/2000 tokens (55 %), 10.0/s, 1 min 30 s left")

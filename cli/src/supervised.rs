@@ -72,8 +72,11 @@ impl<'a> ImitationTrainer<'a> {
         let (device, dtype) = run.placement().open(&start.config)?;
         let placed = start.to(&device, dtype)?;
         let checkpoints = self.checkpoints.join(slug(title));
-        let mut saved = now();
+        let (mut saved, mut is_first) = (now(), true);
         let mut progress = |state: sft::SftProgress| {
+            if std::mem::take(&mut is_first) {
+                stage.continue_from(state.tokens - state.batch_tokens);
+            }
             stage.set(state.tokens.min(budget));
             stage.note(&format!("loss {:.3}", state.loss));
             failure = self.record(before, &state).err();

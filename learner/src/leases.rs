@@ -181,12 +181,11 @@ impl LeasedWork {
         lease_id
     }
 
-    /// Adds the leases under which the same work was given later.
+    /// Adds the leases under which the same work was given later. It is not given any more.
     pub(crate) fn append(&mut self, later: Self) {
         self.holders.extend(later.holders);
         let excess = self.holders.len().saturating_sub(MAX_HOLDERS);
         self.holders.drain(..excess);
-        self.free_from = later.free_from;
     }
 
     /// Notes that the newest lease has ended, if it has. Returns whether it has expired, and nobody

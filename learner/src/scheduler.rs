@@ -68,8 +68,8 @@ pub struct Scheduler {
     version: u64,
     start: u64,
     groups: BTreeMap<u64, GroupState>,
-    /// Who was given the groups of the step that was made last, and those that a step dropped and
-    /// none has looked at since. A result that comes late is a result.
+    /// Who was given the groups of the last step, and the dropped groups that no step has looked at
+    /// since. A late result is a result.
     made: BTreeMap<u64, LeasedWork>,
     leases: Leases,
     expired_leases: u64,

@@ -82,6 +82,8 @@ pub struct SftProgress {
     pub step: u64,
     /// Tokens trained on so far.
     pub tokens: u64,
+    /// Tokens of this update.
+    pub batch_tokens: u64,
     /// Mean negative log-likelihood, in nats, of the batch's assistant tokens before the update.
     pub loss: f64,
     /// Gradient norm before clipping.

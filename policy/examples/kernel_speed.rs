@@ -80,7 +80,7 @@ fn products(set: InstructionSet) -> Result<()> {
         (1536, 576),
         (576, 8192),
     ] {
-        for m in [1, 16, 64, 512] {
+        for m in [1, 2, 3, 4, 8, 16, 64, 512] {
             let x = Tensor::rand(-1f32, 1.0, (m, k), &Device::Cpu)?;
             let weight = Tensor::rand(-1f32, 1.0, (n, k), &Device::Cpu)?;
             let speed = |backend: Backend, x: &Tensor, weight: &LinearWeight| -> Result<f64> {

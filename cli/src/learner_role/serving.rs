@@ -83,6 +83,7 @@ impl ServingLearner<'_> {
     ) -> Result<()> {
         let mut fault = None;
         let stage = self.progress.stage("GRPO", self.steps, "steps");
+        stage.continue_from(self.learner.snapshot().policy_version);
         while let Some(event) = events.recv().await {
             match event {
                 TrainEvent::Checkpoint { .. } => {}

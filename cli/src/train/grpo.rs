@@ -45,6 +45,7 @@ impl Stages<'_> {
         let stage = evaluator
             .progress
             .stage("GRPO", config.learner.steps, "steps");
+        stage.continue_from(learner.snapshot().policy_version);
         let mut run = LocalRun::start(
             learner,
             &evaluator.setup.env,

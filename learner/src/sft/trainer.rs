@@ -138,10 +138,12 @@ impl<'a> SftTrainer<'a> {
             let factor = self.config.schedule.factor(done, planned_steps);
             let learning_rate = self.config.optimizer.learning_rate * factor;
             let (loss, grad_norm) = self.update(episodes, batch, learning_rate)?;
-            self.tokens += episodes.tokens(batch);
+            let batch_tokens = episodes.tokens(batch);
+            self.tokens += batch_tokens;
             let state = SftProgress {
                 step: self.steps(),
                 tokens: self.tokens,
+                batch_tokens,
                 loss,
                 grad_norm,
                 learning_rate,

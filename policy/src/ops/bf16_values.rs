@@ -76,6 +76,20 @@ fn nearest(value: f32) -> bf16 {
     bf16::from_bits(if is_nan { nan } else { nearest } as u16)
 }
 
+/// Computes `f` of every value.
+#[inline(always)]
+fn in_chunks<X: Copy, Y: Copy + Default>(x: &[X], f: impl Fn(X) -> Y) -> Vec<Y> {
+    let mut values = Vec::with_capacity(x.len());
+    let mut chunk = [Y::default(); CHUNK];
+    for x in x.chunks(CHUNK) {
+        for (y, &x) in chunk.iter_mut().zip(x) {
+            *y = f(x);
+        }
+        values.extend_from_slice(&chunk[..x.len()]);
+    }
+    values
+}
+
 struct Widen<'a>(&'a [bf16]);
 
 impl Kernel for Widen<'_> {
@@ -83,15 +97,7 @@ impl Kernel for Widen<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) -> Vec<f32> {
-        let mut values = Vec::with_capacity(self.0.len());
-        let mut chunk = [0.0; CHUNK];
-        for x in self.0.chunks(CHUNK) {
-            for (wide_value, &x) in chunk.iter_mut().zip(x) {
-                *wide_value = wide(x);
-            }
-            values.extend_from_slice(&chunk[..x.len()]);
-        }
-        values
+        in_chunks(self.0, wide)
     }
 }
 
@@ -102,15 +108,7 @@ impl Kernel for Round<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) -> Vec<bf16> {
-        let mut values = Vec::with_capacity(self.0.len());
-        let mut chunk = [bf16::ZERO; CHUNK];
-        for x in self.0.chunks(CHUNK) {
-            for (rounded, &x) in chunk.iter_mut().zip(x) {
-                *rounded = nearest(x);
-            }
-            values.extend_from_slice(&chunk[..x.len()]);
-        }
-        values
+        in_chunks(self.0, nearest)
     }
 }
 

@@ -15,7 +15,7 @@ use super::{Backend, read, tensor};
 const CHUNK: usize = 1024;
 
 impl Backend {
-    /// Returns the sum of two tensors of one shape.
+    /// Returns the sum of two tensors of one shape. Its gradient is that of both.
     pub fn add(self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         if self == Self::TensorOps {
             return a + b;

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::{amx, pairs, trial};
+use super::{pairs, trial};
 use crate::ops::amx_permission::Permission as AmxPermission;
 use crate::ops::simd::{InstructionSet, chosen_set};
 #[cfg(test)]
@@ -17,15 +17,15 @@ pub(super) enum Instructions {
 }
 
 impl Instructions {
-    /// Returns the fastest ones of this thread's instruction set for a number of rows of A.
-    pub(super) fn for_rows(rows: usize) -> Self {
+    /// Returns the fastest ones of this thread's instruction set. Tiles are faster than pairs also
+    /// for a single row (docs/benchmarks.md).
+    pub(super) fn fastest() -> Self {
         #[cfg(test)]
         if let Some(forced) = forced::get() {
             return forced;
         }
         let set = chosen_set();
         if set == InstructionSet::Amx
-            && rows >= amx::LEAST_ROWS
             && let Some(permission) = tiles()
         {
             return Self::Tiles(permission);
@@ -75,7 +75,7 @@ mod forced {
     pub(crate) fn with_each<T>(mut f: impl FnMut() -> T) -> Vec<(&'static str, T)> {
         let pairs = super::pairs().map(Instructions::Pairs);
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        let tiles = super::AmxPermission::of_process().or_else(super::amx::emulated);
+        let tiles = super::AmxPermission::of_process().or_else(super::super::amx::emulated);
         #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
         let tiles = None;
         let all = [

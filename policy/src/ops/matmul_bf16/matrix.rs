@@ -1,4 +1,4 @@
-//! Matrices of bf16: views that are widened to f32, and right-hand matrices in panels.
+//! Matrices of bf16: views that are widened or transposed, and right-hand matrices in panels.
 
 use half::bf16;
 
@@ -34,6 +34,7 @@ impl View<'_, bf16> {
 /// Returns the rows of a matrix of at most 16 x 32 whose columns are contiguous, padded with zeros.
 #[inline(always)]
 pub(super) fn transposed_block(a: View<'_, bf16>) -> [[u16; BLOCK]; BLOCK_ROWS] {
+    debug_assert_eq!(a.row_stride, 1, "the columns are not contiguous");
     // Two steps are interleaved first, so that half as many values are moved.
     let mut pairs = [[[0; 2]; BLOCK_ROWS]; BLOCK / 2];
     for (step, pairs) in pairs.iter_mut().enumerate().take(a.cols.div_ceil(2)) {

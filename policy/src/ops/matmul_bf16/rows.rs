@@ -41,7 +41,7 @@ impl Default for Bf16Rows {
 impl Bf16Rows {
     /// Packs the rows of `a` in place of the former ones.
     pub(crate) fn pack(&mut self, a: View<'_, bf16>) {
-        self.pack_for(Instructions::for_rows(a.rows), a);
+        self.pack_for(Instructions::fastest(), a);
     }
 
     /// Packs the rows of `a` for certain instructions.

@@ -27,8 +27,6 @@ use crate::ops::matmul::View;
 use crate::ops::simd::{Kernel, Simd, dispatch};
 pub(super) use tiles::Tiles;
 
-/// Fewer rows are multiplied without tiles: a product of tiles takes as long for one row as for 16.
-pub(super) const LEAST_ROWS: usize = 5;
 /// Rows of a tile.
 pub(super) const TILE_ROWS: usize = BLOCK_ROWS;
 /// Values of a tile of A.
