@@ -1,6 +1,7 @@
 //! Settings of an actor: how much it does at once and how long it retries. What to sample is set by
 //! the learner.
 
+use candle_core::Device;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
@@ -34,23 +35,31 @@ impl ActorConfig {
     pub fn validate(&self) -> Result<(), ActorError> {
         let seconds = |retry: Retry| retry.call_timeout_seconds as usize;
         // The upper limits are above what a machine can use, and below what it cannot allocate.
-        for (field, value, most) in [
-            ("actor.concurrent_groups", self.concurrent_groups, 1 << 12),
-            ("actor.engine.slots", self.engine.slots, 1 << 16),
-            ("actor.engine.pass_tokens", self.engine.pass_tokens, 1 << 20),
+        let pass_tokens = self.engine.pass_tokens;
+        for (field, value, least, most) in [
+            (
+                "actor.concurrent_groups",
+                self.concurrent_groups,
+                1,
+                1 << 12,
+            ),
+            ("actor.engine.slots", self.engine.slots, 1, 1 << 16),
+            ("actor.engine.pass_tokens", pass_tokens, 0, 1 << 20),
             (
                 "actor.env_retry.call_timeout_seconds",
                 seconds(self.env_retry),
+                1,
                 DAY,
             ),
             (
                 "actor.learner_retry.call_timeout_seconds",
                 seconds(self.learner_retry),
+                1,
                 DAY,
             ),
         ] {
-            if !(1..=most).contains(&value) {
-                let reason = format!("{value} is out of range; set 1 to {most}");
+            if !(least..=most).contains(&value) {
+                let reason = format!("{value} is out of range; set {least} to {most}");
                 return Err(ActorError::Setting { field, reason });
             }
         }
@@ -65,8 +74,8 @@ pub struct EngineSettings {
     /// Conversations in the KV cache, which is also the largest number of rows in a batch.
     #[default(64)]
     pub slots: usize,
-    /// Tokens that one forward pass computes at most.
-    #[default(512)]
+    /// Tokens that one forward pass computes at most. 0 selects 4,096 on a GPU, which few tokens do
+    /// not keep busy, and 512 on the CPU.
     pub pass_tokens: usize,
     /// Bytes that the KV cache may take. The engine has fewer slots if they do not fit. 0 selects a
     /// quarter of the free memory of a GPU, or 2 GiB on the CPU.
@@ -78,6 +87,15 @@ pub struct EngineSettings {
 }
 
 impl EngineSettings {
+    /// Returns the tokens that one forward pass computes at most.
+    pub(crate) fn pass_tokens_on(&self, device: &Device) -> usize {
+        match self.pass_tokens {
+            0 if device.is_cpu() => 512,
+            0 => 4_096,
+            chosen => chosen,
+        }
+    }
+
     /// Returns the number of slots: as many as are set and as fit into the KV cache, at least one.
     /// `free_bytes` is the free memory of a device that is not the CPU.
     pub(crate) fn affordable_slots(&self, slot_bytes: usize, free_bytes: Option<u64>) -> usize {
@@ -119,6 +137,14 @@ mod tests {
         assert_eq!(slots(0, 8, Some(80 << 30)), 8);
         assert_eq!(slots(5 << 30, 64, Some(80 << 30)), 5);
         assert_eq!(slots(1, 64, None), 1);
+    }
+
+    #[test]
+    fn a_pass_on_the_cpu_has_512_tokens_unless_told_otherwise() {
+        let mut settings = EngineSettings::default();
+        assert_eq!(settings.pass_tokens_on(&Device::Cpu), 512);
+        settings.pass_tokens = 7;
+        assert_eq!(settings.pass_tokens_on(&Device::Cpu), 7);
     }
 
     #[test]

@@ -126,6 +126,7 @@ impl Sampler {
         let (device, dtype) = (decoder.device(), decoder.dtype());
         decoder.config().check_context(context_tokens)?;
         let token_bytes = KvCache::token_bytes(decoder.config(), decoder.backend(), dtype);
+        let pass_tokens = settings.pass_tokens_on(device);
         let free_bytes = policy::free_memory(device);
         let slots = settings.affordable_slots(token_bytes * context_tokens, free_bytes);
         Ok(Self {
@@ -139,7 +140,7 @@ impl Sampler {
                 decoder,
             }),
             slots: Slots::new(slots, settings.prefix_sharing),
-            batcher: Batcher::new(slots, settings.pass_tokens),
+            batcher: Batcher::new(slots, pass_tokens),
             waiting: BTreeMap::new(),
             active: BTreeMap::new(),
             next_row: 0,

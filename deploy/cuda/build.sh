@@ -4,7 +4,7 @@
 # cargo.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-limit_mib=60
+limit_mib=96
 
 . deploy/cuda/setup.sh cuda
 

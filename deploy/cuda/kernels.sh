@@ -1,14 +1,25 @@
 #!/usr/bin/env bash
-# Compiles candle's kernels, the PTX in the folder $1, to machine code in the folder $2. Next to
-# each cubin it writes the key by which the program identifies the PTX (length and CRC-32). It
-# prints each kernel that spills registers, then the number of kernels and the most registers that
-# one uses. It needs ptxas on the PATH.
+# Compiles the PTX in the folders $2 and following to machine code in the folder $1. Next to each
+# cubin it writes the key by which the program identifies the PTX (length and CRC-32). It prints
+# each kernel that spills registers, then the number of kernels and the most registers that one
+# uses. It needs ptxas on the PATH.
 set -euo pipefail
-ptx_folder=$1
-cubins=$2
+cubins=$1
+shift
+
+texts=()
+for folder in "$@"; do
+  texts+=("$folder"/*.ptx)
+done
+# The second cubin of a name would replace the first.
+repeated=$(printf '%s\n' "${texts[@]##*/}" | sort | uniq --repeated)
+if [ -n "$repeated" ]; then
+  echo "cuda kernels: two modules have one name; rename ours:" "${repeated//$'\n'/ }" >&2
+  exit 1
+fi
 
 mkdir -p "$cubins"
-for ptx in "$ptx_folder"/*.ptx; do
+for ptx in "${texts[@]}"; do
   name=$(basename "$ptx" .ptx)
   key=$(python3 -c '
 import sys, zlib
@@ -25,7 +36,7 @@ print(len(text), zlib.crc32(text))' "$ptx")
   fi
   sed "s|^|$name: |" "$cubins/$name.log"
 done | awk '
-  /Compiling entry function/ { kernel = $1 " " $7; kernels += 1 }
+  /Compiling entry function/ { kernel = $1 " " $8; kernels += 1 }
   /spill stores/ && !/ 0 bytes spill stores, 0 bytes spill loads/ {
     $1 = ""
     print kernel ":" $0

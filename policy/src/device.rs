@@ -82,11 +82,17 @@ fn open_cuda(number: usize) -> std::result::Result<Device, String> {
 }
 
 /// Opens a device with one stream, by which candle orders the work of all threads.
-/// (`Device::new_cuda` gives each thread a stream of its own without any order between them.)
+/// (`Device::new_cuda` gives each thread a stream of its own without any order between them.) One
+/// stream needs no events at every launch, by which cudarc would order several.
 #[cfg(feature = "cuda")]
 fn open_usable(number: usize) -> std::result::Result<Device, String> {
     let device = Device::new_cuda_with_stream(number)
         .map_err(|error| format!("device {number} does not open: {error}"))?;
+    if let Device::Cuda(device) = &device {
+        // SAFETY: the device has one stream. Nothing else reads its tensors, except
+        // `Weights::to`, which waits for it.
+        unsafe { device.disable_event_tracking() };
+    }
     if let Some(Err(error)) = DeviceMemoryPool::of(&device).map(|pool| pool.keep_freed()) {
         tracing::warn!(
             %error,

@@ -9,6 +9,8 @@ use half::bf16;
 
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::CachedBatch;
 use crate::ops::{AttentionMetadata, Backend, KvPages, TensorPages, cached_attention};
 use crate::packed_rows::PackedRow;
 use crate::page_tables::PageTables;
@@ -32,6 +34,15 @@ enum CacheLayers {
         layers: Vec<TensorPages>,
         /// The metadata of the rows of the current pass.
         metadata: Option<AttentionMetadata>,
+    },
+    /// For the CUDA kernels.
+    #[cfg(feature = "cuda")]
+    Cuda {
+        layers: Vec<TensorPages>,
+        /// The query heads of a layer.
+        heads: usize,
+        /// The rows of the current pass.
+        batch: Option<CachedBatch>,
     },
 }
 
@@ -64,6 +75,15 @@ impl KvCache {
                     metadata: None,
                 }
             }
+            #[cfg(feature = "cuda")]
+            Backend::CudaBf16 => {
+                let layer = |_| TensorPages::new(pages, kv_heads, head_dim, device, dtype);
+                CacheLayers::Cuda {
+                    layers: numbers.map(layer).collect::<Result<_, _>>()?,
+                    heads: config.heads,
+                    batch: None,
+                }
+            }
         };
         Ok(Self {
             layers,
@@ -79,7 +99,7 @@ impl KvCache {
         let head_bytes = match backend {
             Backend::CpuF32 => KvPages::<f32>::token_bytes(config.head_dim),
             Backend::CpuBf16 => KvPages::<bf16>::token_bytes(config.head_dim),
-            Backend::TensorOps => TensorPages::token_bytes(config.head_dim, dtype),
+            _ => TensorPages::token_bytes(config.head_dim, dtype),
         };
         config.layers * config.kv_heads * head_bytes
     }
@@ -174,6 +194,11 @@ impl KvCache {
                     .expect("allocate comes first: this is a bug");
                 layers[layer].attend(q, k, v, metadata)?
             }
+            #[cfg(feature = "cuda")]
+            CacheLayers::Cuda { layers, batch, .. } => {
+                let batch = batch.as_ref().expect("allocate comes first: this is a bug");
+                batch.attend([q, k, v], &layers[layer])?
+            }
         })
     }
 }
@@ -186,6 +211,10 @@ impl CacheLayers {
             Self::Tensors { layers, .. } => {
                 layers.iter().try_for_each(|pages| pages.copy(from, to))?;
             }
+            #[cfg(feature = "cuda")]
+            Self::Cuda { layers, .. } => {
+                layers.iter().try_for_each(|pages| pages.copy(from, to))?;
+            }
         }
         Ok(())
     }
@@ -195,6 +224,16 @@ impl CacheLayers {
         if let Self::Tensors { layers, metadata } = self {
             let table = |slot| tables.table(slot);
             *metadata = Some(AttentionMetadata::new(rows, table, &layers[0])?);
+        }
+        #[cfg(feature = "cuda")]
+        if let Self::Cuda {
+            layers,
+            heads,
+            batch,
+        } = self
+        {
+            let table = |slot| tables.table(slot);
+            *batch = Some(CachedBatch::new(rows, table, &layers[0], *heads)?);
         }
         Ok(())
     }

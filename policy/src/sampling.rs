@@ -122,15 +122,15 @@ pub fn sample(
 }
 
 /// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities
-/// leave it. On [`Backend::TensorOps`] [`ops::draw_rows`] samples; it documents how far it may
-/// differ.
+/// leave it. On other devices than the CPU [`ops::draw_rows`] or a kernel samples; the former
+/// documents how far it may differ.
 pub fn sample_rows(
     backend: Backend,
     logits: &Tensor,
     vocabulary_size: usize,
     rows: &[(SamplingSettings, Coordinates)],
 ) -> Result<Vec<Sampled>> {
-    if backend.has_kernels() {
+    if backend.is_cpu() {
         let (_, columns) = logits.dims2()?;
         let sampled = ops::read([logits], |[logits]| {
             let pairs = logits.chunks(columns).zip(rows);
@@ -142,7 +142,9 @@ pub fn sample_rows(
         return Ok(sampled?);
     }
     let draws: Vec<RowSampling> = rows.iter().map(row_draw).collect();
-    let drawn = ops::draw_rows(logits, vocabulary_size, &draws)?.into_iter();
+    let drawn = backend
+        .draw_rows(logits, vocabulary_size, &draws)?
+        .into_iter();
     Ok(drawn
         .map(|(token, logprob)| Sampled { token, logprob })
         .collect())

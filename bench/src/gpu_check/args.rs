@@ -68,6 +68,8 @@ pub enum Check {
     Cache,
     /// Log-probabilities that the engine records against those that the learner computes.
     Engine,
+    /// Sampled tokens against those of the CPU.
+    Sampling,
     /// An update of the learner against that of the CPU.
     Update,
     /// NCCL with this process as the only rank.

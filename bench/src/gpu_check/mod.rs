@@ -9,6 +9,7 @@ mod collectives;
 mod parity;
 mod programs;
 mod report;
+mod sampling;
 mod speed;
 mod target;
 mod train;
@@ -123,6 +124,7 @@ async fn run(check: Check, target: &CheckTarget<'_>) -> Result<Vec<Measurement>>
         Check::Bf16 => parity::bf16(target),
         Check::Cache => parity::cache(target),
         Check::Engine => parity::engine(target).await,
+        Check::Sampling => sampling::sampling(target),
         Check::Update => parity::update(target),
         Check::Nccl => collectives::nccl(target),
         Check::Sanitizer => programs::sanitizer(target),

@@ -16,7 +16,7 @@ use learner::{
 };
 use policy::{
     Coordinates, DTypeChoice, Decoder, DecoderMode, GradientCheckpointing, Gradients, Model,
-    PackedRows, Placement, SamplingSettings, TrainingPass, ops::LogprobGradients,
+    PackedRows, Placement, SamplingSettings, TrainingPass, Weights, ops::LogprobGradients,
 };
 
 pub(super) use self::compare::{KL, MEAN_DIFFERENCE, values};
@@ -26,6 +26,12 @@ use crate::policy::{learner::mean_loss, shape::text};
 
 /// Lengths of the rows: one token, odd ones, and some around a page of the KV cache.
 const LENGTHS: [usize; 6] = [1, 5, 15, 16, 33, 96];
+/// Tokens of a prompt that several rows share, more than a block of keys, and those of each row
+/// after it.
+const PROMPT: usize = 70;
+const AFTER_PROMPT: [usize; 3] = [3, 40, 17];
+/// Head sizes of the models. Kernels are compiled for each.
+const HEAD_SIZES: [usize; 3] = [32, 64, 128];
 /// Largest difference of a single value from the CPU in f32.
 const EXACT: f64 = 1e-4;
 /// Largest mean difference of log-probabilities in bf16, which has 8 significant bits, from f32.
@@ -40,16 +46,35 @@ struct DecoderUnderTest {
     batch: MicroBatch,
 }
 
+/// Returns the embedded policy with random weights and heads of this size.
+fn model_with_heads_of(head_dim: usize) -> Result<Model> {
+    let mut model = policy::embedded::model(0)?;
+    model.config.head_dim = head_dim;
+    model.weights = Weights::random(&model.config, 0)?;
+    Ok(model)
+}
+
+/// Rows of the lengths above, and rows after one prompt.
+fn samples(vocabulary: usize) -> Vec<Sample<'static>> {
+    let row = |tokens: Vec<u32>, first_scored| Sample {
+        scored: (first_scored..tokens.len()).collect(),
+        tokens: tokens.into(),
+        ..Sample::default()
+    };
+    let alone = LENGTHS.iter().enumerate();
+    let alone = alone.map(|(number, length)| row(text(number, length + 1, vocabulary), 1));
+    let after_prompt = AFTER_PROMPT.iter().enumerate().map(|(number, &length)| {
+        let prompt = text(100, PROMPT, vocabulary);
+        let completion = text(101 + number, length, vocabulary);
+        row([prompt, completion].concat(), PROMPT)
+    });
+    alone.chain(after_prompt).collect()
+}
+
 impl DecoderUnderTest {
-    fn new(device: &Device, dtype: DType) -> Result<Self> {
-        let model = policy::embedded::model(0)?;
-        let sample = |(number, &length): (usize, &usize)| Sample {
-            tokens: text(number, length + 1, model.config.vocab_size).into(),
-            scored: (1..=length).collect(),
-            ..Sample::default()
-        };
-        let samples: Vec<Sample<'_>> = LENGTHS.iter().enumerate().map(sample).collect();
-        let mut batches = micro_batches(&samples, usize::MAX, Prefixes::Repeated);
+    fn new(model: &Model, device: &Device, dtype: DType, prefixes: Prefixes) -> Result<Self> {
+        let samples = samples(model.config.vocab_size);
+        let mut batches = micro_batches(&samples, usize::MAX, prefixes);
         let weights = model.weights.to(device, dtype)?;
         Ok(Self {
             decoder: Decoder::new(&model.config, &weights, DecoderMode::Train)?,
@@ -57,8 +82,14 @@ impl DecoderUnderTest {
         })
     }
 
+    /// Returns the embedded policy on a device, with a shared prompt.
+    fn embedded(device: &Device, dtype: DType) -> Result<Self> {
+        let model = policy::embedded::model(0)?;
+        Self::new(&model, device, dtype, Prefixes::Shared)
+    }
+
     fn reference() -> Result<Self> {
-        Self::new(&Device::Cpu, DType::F32)
+        Self::embedded(&Device::Cpu, DType::F32)
     }
 
     /// Returns the logits of every token, and log-probabilities and entropies of the next tokens.
@@ -90,7 +121,7 @@ impl DecoderUnderTest {
 }
 
 pub(super) fn forward(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
-    let found = DecoderUnderTest::new(&target.device, target.exact())?.forward()?;
+    let found = DecoderUnderTest::embedded(&target.device, target.exact())?.forward()?;
     let expected = DecoderUnderTest::reference()?.forward()?;
     let names = ["logits", "log-probabilities", "entropies"];
     let pairs = names.into_iter().zip(found.iter().zip(&expected));
@@ -102,44 +133,57 @@ pub(super) fn forward(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
 }
 
 pub(super) fn gradients(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
-    let found = DecoderUnderTest::new(&target.device, target.exact())?.gradients()?;
+    let found = DecoderUnderTest::embedded(&target.device, target.exact())?.gradients()?;
     let expected = DecoderUnderTest::reference()?.gradients()?;
     gradient_errors(&found, &expected, EXACT, EXACT)
 }
 
 pub(super) fn bf16(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
-    let decoder = DecoderUnderTest::new(&target.device, DType::BF16)?;
-    let reference = DecoderUnderTest::reference()?;
-    let ([_, found, _], [_, expected, _]) = (decoder.forward()?, reference.forward()?);
-    let mut measurements = vec![Measurement::within(
-        BF16_LOGPROBS,
-        "mean difference of log-probabilities",
-        mean_difference(&found, &expected),
-    )];
-    let (found, expected) = (decoder.gradients()?, reference.gradients()?);
-    let errors = gradient_errors(&found, &expected, BF16_GRADIENT, BF16_WORST_GRADIENT)?;
-    measurements.extend(errors);
+    let mut measurements = Vec::new();
+    for head_dim in HEAD_SIZES {
+        let model = model_with_heads_of(head_dim)?;
+        let on = |device, dtype| DecoderUnderTest::new(&model, device, dtype, Prefixes::Shared);
+        let (decoder, reference) = (
+            on(&target.device, DType::BF16)?,
+            on(&Device::Cpu, DType::F32)?,
+        );
+        let ([_, found, _], [_, expected, _]) = (decoder.forward()?, reference.forward()?);
+        let of_head = |name: &str| format!("heads of {head_dim}: {name}");
+        measurements.push(Measurement::within(
+            BF16_LOGPROBS,
+            of_head("mean difference of log-probabilities"),
+            mean_difference(&found, &expected),
+        ));
+        let (found, expected) = (decoder.gradients()?, reference.gradients()?);
+        let errors = gradient_errors(&found, &expected, BF16_GRADIENT, BF16_WORST_GRADIENT)?;
+        measurements.extend(errors.into_iter().map(|error| Measurement {
+            name: of_head(&error.name),
+            ..error
+        }));
+    }
     Ok(measurements)
 }
 
 /// Compares prefill and decode through the KV cache with one forward pass.
 pub(super) fn cache(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     let mut measurements = Vec::new();
-    for (dtype, what) in [
-        (target.exact(), "in full precision"),
-        (DType::BF16, "in bf16"),
-    ] {
-        let decoder = DecoderUnderTest::new(&target.device, dtype)?;
-        let [_, expected, _] = decoder.forward()?;
-        let found = logprobs_in_pieces(&decoder)?;
-        measurements.extend(agreement(what, &found, &expected));
-        if dtype != DType::BF16 {
-            let name = format!("largest difference {what}");
-            measurements.push(Measurement::within(
-                EXACT,
-                name,
-                largest_difference(&found, &expected),
-            ));
+    for head_dim in HEAD_SIZES {
+        let model = model_with_heads_of(head_dim)?;
+        for (dtype, what) in [
+            (target.exact(), "in full precision"),
+            (DType::BF16, "in bf16"),
+        ] {
+            let what = format!("{what}, heads of {head_dim}");
+            let device = &target.device;
+            let decoder = DecoderUnderTest::new(&model, device, dtype, Prefixes::Repeated)?;
+            let [_, expected, _] = decoder.forward()?;
+            let found = logprobs_in_pieces(&decoder)?;
+            measurements.extend(agreement(&what, &found, &expected));
+            if dtype != DType::BF16 {
+                let name = format!("largest difference {what}");
+                let difference = largest_difference(&found, &expected);
+                measurements.push(Measurement::within(EXACT, name, difference));
+            }
         }
     }
     Ok(measurements)
@@ -149,7 +193,7 @@ pub(super) fn cache(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
 /// cache: a prefill of 4 tokens, one of the next 20, then decode steps of one token.
 fn logprobs_in_pieces(under_test: &DecoderUnderTest) -> Result<Vec<f64>> {
     let packed = &under_test.batch.packed;
-    let longest = *LENGTHS.iter().max().unwrap_or(&0);
+    let longest = packed.rows.iter().map(|row| row.len).max().unwrap_or(0);
     let mut cache = under_test.decoder.kv_cache(packed.rows.len(), longest)?;
     let starts = starts(packed);
     let mut logprobs = vec![f64::NAN; packed.tokens.len()];
@@ -271,7 +315,7 @@ pub(super) fn update(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
         _ => DType::F32,
     };
     let updated = |device: &Device, dtype| -> Result<Vec<f64>> {
-        let decoder = DecoderUnderTest::new(device, dtype)?;
+        let decoder = DecoderUnderTest::embedded(device, dtype)?;
         let model = policy::embedded::model(0)?;
         let weights = model.weights.to(device, dtype)?;
         let mut network = Network::new(&model.config, &weights, OptimizerSettings::default())?;

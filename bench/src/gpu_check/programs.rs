@@ -31,11 +31,13 @@ const START_LIMIT: Duration = Duration::from_secs(300);
 const SANITIZER_ERRORS: i32 = 99;
 
 /// Checks that launch every kind of kernel and are short enough for a sanitizer.
-const SANITIZED: [Check; 5] = [
+const SANITIZED: [Check; 7] = [
     Check::Forward,
     Check::Gradients,
+    Check::Bf16,
     Check::Cache,
     Check::Engine,
+    Check::Sampling,
     Check::Update,
 ];
 

@@ -1,10 +1,10 @@
-//! candle's kernels as machine code (cubins), so that no driver has to compile them at their first
-//! use.
+//! The kernels, candle's and those of `policy/src/ops/cuda`, as machine code (cubins), so that no
+//! driver has to compile them at their first use.
 //!
-//! candle passes the driver PTX, one module at a time, through `cuModuleLoadData`, which this file
-//! defines (see [`super::lazy`]). If the program carries the machine code of that PTX, the driver
-//! gets it first. The PTX follows only if the driver refuses the cubin (a GPU of another family, an
-//! older driver).
+//! candle passes the driver PTX, its own and ours, one module at a time, through
+//! `cuModuleLoadData`, which this file defines (see [`super::lazy`]). If the program carries the
+//! machine code of that PTX, the driver gets it first. The PTX follows only if the driver refuses
+//! the cubin (a GPU of another family, an older driver).
 //!
 //! Invariant: a cubin is loaded only for the PTX that it was compiled from; length and CRC-32
 //! identify the PTX.
@@ -72,7 +72,7 @@ fn load_first(
     (ModuleImage::Ptx, load(None))
 }
 
-/// Returns the cubin of this image if it is one of candle's modules.
+/// Returns the cubin of this image if the program carries it.
 ///
 /// # Safety
 /// `image` has two bytes or more; if they begin a comment it is text that ends in 0.
@@ -99,9 +99,9 @@ fn cubins() -> [(&'static str, &'static [u8]); 0] {
     []
 }
 
-/// Returns the key of each of candle's modules with its cubin from ptxas.
+/// Returns the key of each module, candle's and then ours, with its cubin from ptxas.
 #[cfg(feature = "cubins")]
-fn cubins() -> [(&'static str, &'static [u8]); 11] {
+fn cubins() -> [(&'static str, &'static [u8]); 16] {
     /// The alignment that sections of an ELF file need.
     #[repr(C, align(16))]
     struct Aligned<T: ?Sized>(T);
@@ -117,7 +117,7 @@ fn cubins() -> [(&'static str, &'static [u8]); 11] {
         };
     }
     cubins!("affine" "binary" "cast" "conv" "fill" "indexing" "quantized" "reduce" "sort" "ternary"
-            "unary")
+            "unary" "matmul" "attention" "attention_backward" "rows" "logprobs")
 }
 
 #[cfg(test)]
@@ -128,6 +128,7 @@ mod tests {
     use candle_core::cuda_backend::kernels;
 
     use super::*;
+    use crate::ops::cuda::ptx;
 
     fn cubin_for(image: &str) -> Option<&'static [u8]> {
         let image = CString::new(image).unwrap();
@@ -135,7 +136,7 @@ mod tests {
         unsafe { embedded_cubin(image.as_ptr()) }
     }
 
-    const MODULES: [kernels::Module; 11] = [
+    const CANDLES: [kernels::Module; 11] = [
         kernels::AFFINE,
         kernels::BINARY,
         kernels::CAST,
@@ -152,20 +153,19 @@ mod tests {
     /// Each kernel of the PTX is in the cubin that is embedded for it.
     #[test]
     fn machine_code_is_that_of_the_text() {
-        assert_eq!(MODULES.len(), kernels::ALL_IDS.len());
-        for module in MODULES {
-            let cubin = cubin_for(module.ptx());
+        assert_eq!(CANDLES.len(), kernels::ALL_IDS.len());
+        let candles = CANDLES.map(|module| module.ptx());
+        let ours = ptx::MODULES.map(|(_, text)| text);
+        for text in candles.into_iter().chain(ours) {
+            let cubin = cubin_for(text);
             assert_eq!(cubin.is_some(), cfg!(feature = "cubins"));
             let Some(cubin) = cubin else { continue };
             assert_eq!(&cubin[..4], b"\x7fELF");
             let names = String::from_utf8_lossy(cubin);
-            let entries = module
-                .ptx()
-                .lines()
-                .filter_map(|line| line.split(".entry ").nth(1));
+            let entries = text.lines().filter_map(|line| line.split(".entry ").nth(1));
             let mut count = 0;
             for entry in entries {
-                let name = entry.trim_end_matches(['(', ' ']);
+                let name = entry.trim_end_matches(['(', ')', ' ']);
                 assert!(names.contains(&format!(".text.{name}\0")), "{name}");
                 count += 1;
             }

@@ -48,7 +48,7 @@ impl Decoder {
     /// [`crate::PolicyError::Tensor`] names a weight that is missing or has the wrong shape.
     pub fn new(config: &DecoderConfig, weights: &Weights, mode: DecoderMode) -> Result<Self> {
         let embedding = weights.get(EMBEDDING)?;
-        let backend = Backend::of(embedding.device(), embedding.dtype());
+        let backend = Backend::of(embedding.device(), embedding.dtype()).for_shape(config);
         Self::on_backend(config, weights, mode, backend)
     }
 

@@ -29,6 +29,8 @@ impl Backend {
         match self {
             Self::CpuF32 => forward::<f32>([q, k, v], rows),
             Self::CpuBf16 => forward::<bf16>([q, k, v], rows),
+            #[cfg(feature = "cuda")]
+            Self::CudaBf16 => super::cuda::attention(q, k, v, rows),
             Self::TensorOps => attention_in_pages(q, k, v, rows),
         }
     }
@@ -46,6 +48,8 @@ impl Backend {
         match self {
             Self::CpuF32 => backward::<f32>([q, k, v, out, dout], rows),
             Self::CpuBf16 => backward::<bf16>([q, k, v, out, dout], rows),
+            #[cfg(feature = "cuda")]
+            Self::CudaBf16 => super::cuda::attention_backward(q, k, v, rows, out, dout),
             Self::TensorOps => autograd_backward([q, k, v], dout, |[q, k, v]| {
                 attention_in_pages(q, k, v, rows)
             }),

@@ -126,6 +126,12 @@ impl TensorPages {
         2 * head_dim * dtype.size_in_bytes()
     }
 
+    /// Returns all keys and all values, [K, pages * PAGE, D].
+    #[cfg(feature = "cuda")]
+    pub(crate) fn keys_values(&self) -> (&Tensor, &Tensor) {
+        (&self.keys, &self.values)
+    }
+
     /// Copies one page over another.
     pub(crate) fn copy(&self, from: u32, to: u32) -> Result<()> {
         for all in [&self.keys, &self.values] {

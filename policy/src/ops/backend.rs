@@ -6,7 +6,9 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use super::RowSampling;
 use super::bf16_values::{rounded, widened};
+use crate::config::DecoderConfig;
 
 /// What computes the operations of a decoder, forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,10 @@ pub enum Backend {
     /// (`matmul_bf16`). The other operations run in the kernels of f32 on widened values and round
     /// once. Gradients of weights are f32.
     CpuBf16,
+    /// bf16 on an NVIDIA GPU, by kernels of this crate (`cuda/`). As on the CPU, a row's bits in a
+    /// forward pass do not depend on the other rows, on chunking or on the KV cache.
+    #[cfg(feature = "cuda")]
+    CudaBf16,
     /// candle's tensor operations (`*_tensor_ops`), for other devices and dtypes.
     TensorOps,
 }
@@ -28,13 +34,40 @@ impl Backend {
         match (device.is_cpu(), dtype) {
             (true, DType::F32) => Self::CpuF32,
             (true, DType::BF16) => Self::CpuBf16,
+            #[cfg(feature = "cuda")]
+            (false, DType::BF16) if device.is_cuda() => Self::CudaBf16,
             _ => Self::TensorOps,
         }
     }
 
-    /// Returns whether kernels compute.
-    pub(crate) fn has_kernels(self) -> bool {
-        self != Self::TensorOps
+    /// Returns the backend for a decoder of this shape: kernels for a GPU support some only.
+    pub(crate) fn for_shape(self, config: &DecoderConfig) -> Self {
+        #[cfg(feature = "cuda")]
+        if self == Self::CudaBf16 && !super::cuda::supports(config) {
+            tracing::warn!("the CUDA kernels do not support the model's shape; it runs slower");
+            return Self::TensorOps;
+        }
+        let _ = config;
+        self
+    }
+
+    /// Returns whether the kernels of the CPU compute.
+    pub(crate) fn is_cpu(self) -> bool {
+        matches!(self, Self::CpuF32 | Self::CpuBf16)
+    }
+
+    /// [`super::draw_rows`], on a GPU by a kernel.
+    pub(crate) fn draw_rows(
+        self,
+        logits: &Tensor,
+        vocabulary: usize,
+        draws: &[RowSampling],
+    ) -> Result<Vec<(u32, f32)>> {
+        #[cfg(feature = "cuda")]
+        if self == Self::CudaBf16 {
+            return super::cuda::draw(logits, vocabulary, draws);
+        }
+        super::draw_rows(logits, vocabulary, draws)
     }
 
     /// Runs a kernel of f32 on `inputs`, and rounds its result to the dtype that is held.

@@ -17,7 +17,7 @@ const CHUNK: usize = 1024;
 impl Backend {
     /// Returns the sum of two tensors of one shape. Its gradient is that of both.
     pub fn add(self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        if self == Self::TensorOps {
+        if !self.is_cpu() {
             return a + b;
         }
         let [sum] = self.elementwise("add", [a, b], |[a, b], [sum]| dispatch(Add { a, b, sum }))?;

@@ -74,7 +74,7 @@ impl Backend {
     pub fn training_weight(self, weight: &Tensor) -> Result<LinearWeight> {
         match self {
             Self::CpuBf16 => packed_bf16(weight, true),
-            Self::CpuF32 | Self::TensorOps => Ok(LinearWeight::Tensor(weight.clone())),
+            _ => Ok(LinearWeight::Tensor(weight.clone())),
         }
     }
 
@@ -89,7 +89,7 @@ impl Backend {
                 Ok(LinearWeight::Packed(packed))
             }
             Self::CpuBf16 => packed_bf16(weight, false),
-            Self::TensorOps => Ok(LinearWeight::Tensor(weight.clone())),
+            _ => Ok(LinearWeight::Tensor(weight.clone())),
         }
     }
 
@@ -115,6 +115,11 @@ impl Backend {
                 .map(|weight| self.linear_unrounded(x, weight))
                 .collect::<Result<Vec<_>>>()?,
             Self::CpuBf16 => linears_bf16(x, &weights)?,
+            #[cfg(feature = "cuda")]
+            Self::CudaBf16 => {
+                let tensors = weights.iter().map(|weight| weight.tensor());
+                super::cuda::linears(x, &tensors.collect::<Result<Vec<_>>>()?)?
+            }
         };
         Ok(products
             .try_into()
@@ -125,6 +130,10 @@ impl Backend {
     pub fn linear_unrounded(self, x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
         if let (Self::TensorOps, LinearWeight::Tensor(weight)) = (self, weight) {
             return linear_tensor_ops(&at_least_f32(x)?, &at_least_f32(weight)?);
+        }
+        #[cfg(feature = "cuda")]
+        if self == Self::CudaBf16 {
+            return super::cuda::linears_unrounded(x, weight.tensor()?);
         }
         let (m, n) = (x.dim(0)?, weight.shape()?.0);
         tensor(product_with(x, weight)?, (m, n))
@@ -143,14 +152,14 @@ impl Backend {
         match self {
             Self::CpuF32 => input_gradient_f32(outputs),
             Self::CpuBf16 => input_gradient_bf16(outputs),
-            Self::TensorOps => input_gradient_tensor_ops(outputs),
+            _ => input_gradient_tensor_ops(outputs),
         }
     }
 
     /// Returns the gradients [out, in] of weights that read the same x: dyᵀ x for each dy [T, out],
     /// and x [T, in].
     pub fn linear_weight_gradients(self, x: &Tensor, dys: &[&Tensor]) -> Result<Vec<Tensor>> {
-        if self == Self::TensorOps {
+        if !self.is_cpu() {
             return dys.iter().map(|dy| dy.t()?.matmul(x)).collect();
         }
         let right = self.right_factor(x)?;
@@ -188,7 +197,7 @@ impl Backend {
     pub fn bias_gradient(self, dy: &Tensor) -> Result<Tensor> {
         match self {
             Self::CpuBf16 => widened(dy)?.sum(0),
-            Self::CpuF32 | Self::TensorOps => dy.sum(0),
+            _ => dy.sum(0),
         }
     }
 }

@@ -74,6 +74,9 @@ pub(super) enum SavedForBackward {
     Logits(Vec<f32>),
     /// Log-probabilities of all tokens, [N, V].
     Logprobs(Tensor),
+    /// Logits on a GPU, [N, V].
+    #[cfg(feature = "cuda")]
+    LogitsTensor(Tensor),
 }
 
 /// The derivatives of the loss by the scores of each token.
@@ -120,6 +123,10 @@ impl Backend {
         }
         match self {
             Self::TensorOps => LmHead::new(hidden, head.tensor()?, targets, temperature)?.forward(),
+            #[cfg(feature = "cuda")]
+            Self::CudaBf16 => {
+                super::cuda::token_logprobs(hidden, head.tensor()?, targets, temperature)
+            }
             _ => forward(hidden, head, targets, temperature),
         }
     }
@@ -147,6 +154,18 @@ impl Backend {
         if self == Self::TensorOps {
             let head = LmHead::new(hidden, head.tensor()?, targets, temperature)?;
             return head.backward(&forward.saved, gradients);
+        }
+        #[cfg(feature = "cuda")]
+        if self == Self::CudaBf16 {
+            let (saved, head) = (&forward.saved, head.tensor()?);
+            return super::cuda::token_logprobs_backward(
+                saved,
+                hidden,
+                head,
+                targets,
+                temperature,
+                gradients,
+            );
         }
         let pass = BackwardPass {
             backend: self,

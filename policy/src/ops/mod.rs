@@ -28,6 +28,8 @@ mod attention_kernel;
 mod attention_tensor_ops;
 mod backend;
 mod bf16_values;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 mod draw;
 mod draw_tensor_ops;
 mod elementwise;

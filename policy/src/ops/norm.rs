@@ -13,8 +13,27 @@ impl Backend {
     pub fn rms_norm(self, x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
         match self {
             Self::TensorOps => rms_norm_tensor_ops(x, weight, eps),
+            #[cfg(feature = "cuda")]
+            Self::CudaBf16 => super::cuda::rms_norm(x, weight, eps),
             _ => self.by_kernel([x, weight], |[x, weight]| forward(x, weight, eps)),
         }
+    }
+
+    /// Returns x + y, and its [`Self::rms_norm`].
+    pub fn add_and_norm(
+        self,
+        x: &Tensor,
+        y: &Tensor,
+        weight: &Tensor,
+        eps: f64,
+    ) -> Result<(Tensor, Tensor)> {
+        #[cfg(feature = "cuda")]
+        if self == Self::CudaBf16 {
+            return super::cuda::add_and_norm(x, y, weight, eps);
+        }
+        let sum = self.add(x, y)?;
+        let normed = self.rms_norm(&sum, weight, eps)?;
+        Ok((sum, normed))
     }
 
     /// Returns the gradients of x and of the weight. `residual`, the gradient of x through the
@@ -34,6 +53,10 @@ impl Backend {
                 Some(residual) => ((dx + residual)?, dweight),
                 None => (dx, dweight),
             });
+        }
+        #[cfg(feature = "cuda")]
+        if self == Self::CudaBf16 {
+            return super::cuda::rms_norm_backward(x, weight, eps, dy, residual);
         }
         let mut dweight = None;
         let mut kernel = |[x, weight, dy]: [&Tensor; 3], residual: Option<&Tensor>| -> Result<_> {

@@ -69,6 +69,27 @@ impl Backend {
         self.rotate(x, cos_sin, false)
     }
 
+    /// Norms the heads of q [T, H, D] and k [T, K, D] by [`Self::rms_norm`], if weights are given,
+    /// and rotates both.
+    pub fn norm_and_rope(
+        self,
+        q: &Tensor,
+        k: &Tensor,
+        norms: Option<(&Tensor, &Tensor)>,
+        eps: f64,
+        cos_sin: &Tensor,
+    ) -> Result<(Tensor, Tensor)> {
+        #[cfg(feature = "cuda")]
+        if self == Self::CudaBf16 {
+            return super::cuda::norm_and_rope(q, k, norms, eps, cos_sin);
+        }
+        let Some((of_q, of_k)) = norms else {
+            return Ok((self.rope(q, cos_sin)?, self.rope(k, cos_sin)?));
+        };
+        let (q, k) = (self.rms_norm(q, of_q, eps)?, self.rms_norm(k, of_k, eps)?);
+        Ok((self.rope(&q, cos_sin)?, self.rope(&k, cos_sin)?))
+    }
+
     /// Returns the gradient of x: the inverse rotation of dy.
     pub fn rope_backward(self, dy: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
         self.rotate(dy, cos_sin, true)
@@ -77,6 +98,8 @@ impl Backend {
     fn rotate(self, x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
         match self {
             Self::TensorOps => rope_tensor_ops(x, cos_sin, inverse),
+            #[cfg(feature = "cuda")]
+            Self::CudaBf16 => super::cuda::rotate(x, cos_sin, inverse),
             _ => self.by_kernel([x], |[x]| rotate(x, cos_sin, inverse)),
         }
     }

@@ -13,6 +13,8 @@ impl Backend {
     pub fn swiglu(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         match self {
             Self::TensorOps => swiglu_tensor_ops(gate, up),
+            #[cfg(feature = "cuda")]
+            Self::CudaBf16 => super::cuda::swiglu(gate, up),
             _ => {
                 let kernel = |[gate, up]: [&[f32]; 2], [out]: [&mut [f32]; 1]| {
                     dispatch(Forward { gate, up, out });
@@ -33,6 +35,8 @@ impl Backend {
         let tensor_ops = |[gate, up]: [&Tensor; 2]| swiglu_tensor_ops(gate, up);
         let [dgate, dup] = match self {
             Self::TensorOps => autograd_backward([gate, up], dout, tensor_ops)?,
+            #[cfg(feature = "cuda")]
+            Self::CudaBf16 => super::cuda::swiglu_backward(gate, up, dout)?,
             _ => {
                 let kernel = |[gate, up, dout]: [&[f32]; 3], [dgate, dup]: [&mut [f32]; 2]| {
                     dispatch(Backward {

@@ -26,6 +26,12 @@ impl TokenSet {
         word.is_some_and(|word| word >> (token % 32) & 1 == 1)
     }
 
+    /// Returns its words, as [`Self::new`] takes them.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn words(&self) -> &[u32] {
+        &self.0
+    }
+
     /// Excludes all other tokens from a row of logits.
     pub(crate) fn restrict(&self, logits: &mut [f32]) {
         for (at, logits) in logits.chunks_mut(32).enumerate() {
@@ -49,7 +55,7 @@ impl Backend {
         if allowed.len() != rows {
             bail!("restrict_rows: {} sets for {rows} rows", allowed.len());
         }
-        if self.has_kernels() {
+        if self.is_cpu() {
             let mut values = logits.flatten_all()?.to_vec1()?;
             for (logits, allowed) in values.chunks_mut(columns).zip(allowed) {
                 if let Some(allowed) = allowed {
@@ -57,6 +63,10 @@ impl Backend {
                 }
             }
             return tensor(values, (rows, columns));
+        }
+        #[cfg(feature = "cuda")]
+        if self == Self::CudaBf16 {
+            return super::cuda::restrict_rows(logits, allowed, EXCLUDED);
         }
         let mut kept = vec![1_u8; rows * columns];
         for (kept, allowed) in kept.chunks_mut(columns).zip(allowed) {

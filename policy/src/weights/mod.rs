@@ -57,6 +57,22 @@ impl Weights {
     /// # Errors
     /// The device has no memory for them.
     pub fn to(&self, device: &Device, dtype: DType) -> Result<Self> {
+        // Each opened GPU has a stream of its own (`device.rs`), and nothing orders two of them.
+        let between_streams = |weight: &Tensor| {
+            weight.device().is_cuda() && device.is_cuda() && !weight.device().same_device(device)
+        };
+        let source = self.0.values().find(|weight| between_streams(weight));
+        if let Some(weight) = source {
+            weight.device().synchronize()?;
+        }
+        let moved = self.moved(device, dtype)?;
+        if source.is_some() {
+            device.synchronize()?;
+        }
+        Ok(moved)
+    }
+
+    fn moved(&self, device: &Device, dtype: DType) -> Result<Self> {
         let move_one = |(name, tensor): (&str, &Tensor)| {
             // Narrow before the transfer: bf16 is half the bytes.
             let moved = tensor.to_dtype(dtype)?.to_device(device)?;

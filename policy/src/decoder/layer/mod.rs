@@ -92,8 +92,8 @@ impl Layer {
         let attention_input = self.input_norm.forward(&input, inputs)?;
         let (attention_output, attention) =
             self.attention.forward(&attention_input, inputs, cache)?;
-        let residual = inputs.backend.add(&input, &attention_output)?;
-        let mlp_input = self.post_attention_norm.forward(&residual, inputs)?;
+        let norm = &self.post_attention_norm;
+        let (residual, mlp_input) = norm.after_adding(&input, &attention_output, inputs)?;
         let [gate, up] = projections([&self.gate, &self.up], &mlp_input, inputs)?;
         let mlp_hidden = inputs.backend.swiglu(&gate, &up)?;
         let [mlp_output] = projections([&self.down], &mlp_hidden, inputs)?;
@@ -193,17 +193,13 @@ impl Attention {
         let (config, backend) = (inputs.config, inputs.backend);
         let split = |x: Tensor, heads| x.reshape(((), heads, config.head_dim));
         let [q, k, v] = projections([&self.q, &self.k, &self.v], x, inputs)?;
-        let mut q = split(q, config.heads)?;
-        let mut k = split(k, config.kv_heads)?;
         let v = split(v, config.kv_heads)?;
-        let mut qk_before_norm = None;
-        if let Some((q_norm, k_norm)) = &self.norms {
-            let normed = (q_norm.forward(&q, inputs)?, k_norm.forward(&k, inputs)?);
-            qk_before_norm = Some((q, k));
-            (q, k) = normed;
-        }
-        let q = backend.rope(&q, &inputs.cos_sin)?;
-        let k = backend.rope(&k, &inputs.cos_sin)?;
+        let before = (split(q, config.heads)?, split(k, config.kv_heads)?);
+        let norms = self.norms.as_ref();
+        let weights = norms.map(|(q_norm, k_norm)| (&q_norm.weight, &k_norm.weight));
+        let (eps, cos_sin) = (config.rms_norm_eps, &inputs.cos_sin);
+        let (q, k) = backend.norm_and_rope(&before.0, &before.1, weights, eps, cos_sin)?;
+        let qk_before_norm = norms.map(|_| before);
         let attended = match cache {
             Some((cache, layer)) => cache.attend(layer, [&q, &k, &v], inputs.rows)?,
             None => backend.attention(&q, &k, &v, inputs.rows)?,
@@ -264,6 +260,17 @@ impl Norm {
     pub(super) fn forward(&self, x: &Tensor, inputs: &PassInputs<'_>) -> Result<Tensor> {
         let eps = inputs.config.rms_norm_eps;
         Ok(inputs.backend.rms_norm(x, &self.weight, eps)?)
+    }
+
+    /// Returns x + y, and its norm.
+    fn after_adding(
+        &self,
+        x: &Tensor,
+        y: &Tensor,
+        inputs: &PassInputs<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        let eps = inputs.config.rms_norm_eps;
+        Ok(inputs.backend.add_and_norm(x, y, &self.weight, eps)?)
     }
 
     /// Returns the gradient of x, that of the residual connection included, and adds that of the

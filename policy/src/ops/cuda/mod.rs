@@ -1,0 +1,34 @@
+//! The decoder's operations in bf16 on NVIDIA GPUs, by kernels of this crate (the `.cu` files). The
+//! weight gradients and input gradients of linear layers are cuBLAS products.
+//!
+//! Invariant: in a forward pass the bits of a row depend on that row alone, as on the CPU. Each
+//! kernel sums in an order that depends neither on the number of rows nor on where a row lies.
+
+mod attention;
+mod launch;
+mod logprobs;
+mod matmul;
+pub(crate) mod ptx;
+mod rows;
+
+pub(crate) use attention::CachedBatch;
+pub(super) use attention::{attention, attention_backward};
+pub(crate) use logprobs::{draw, restrict_rows};
+pub(super) use logprobs::{token_logprobs, token_logprobs_backward};
+pub(super) use matmul::{linears, linears_unrounded};
+pub(super) use rows::{
+    add_and_norm, norm_and_rope, rms_norm, rms_norm_backward, rotate, swiglu, swiglu_backward,
+};
+
+use crate::config::DecoderConfig;
+
+/// Returns whether the kernels can run a decoder of this shape.
+pub(super) fn supports(config: &DecoderConfig) -> bool {
+    // A copy moves 8 values, and a warp of attention works on 16 queries.
+    let widths = [config.hidden_size, config.intermediate_size];
+    matches!(config.head_dim, 32 | 64 | 128)
+        && widths.iter().all(|width| width.is_multiple_of(8))
+        && config.heads / config.kv_heads <= 16
+        && config.vocab_size.is_multiple_of(8)
+        && config.vocab_size <= logprobs::MOST_COLUMNS
+}

@@ -1,0 +1,233 @@
+//! Operations on rows and elements: RMSNorm, rotary embedding, SwiGLU (`rows.cu`).
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::launch::{ABSENT, Argument, Launch, address, int, uninitialised};
+use crate::ops::check_same_shape;
+
+/// Threads of a block.
+const THREADS: usize = 128;
+/// Rows whose part of a norm's weight gradient one block sums.
+const STRIP: usize = 64;
+
+fn over(kernel: &str, elements: usize) -> Launch<'_> {
+    Launch {
+        module: "rows",
+        kernel,
+        grid: (elements.div_ceil(THREADS), 1),
+        threads: THREADS,
+        shared_bytes: 0,
+    }
+}
+
+/// A launch with a warp for each row.
+fn over_rows(kernel: &str, rows: usize) -> Launch<'_> {
+    over(kernel, 32 * rows)
+}
+
+/// Returns x `[.., W]` / sqrt(mean(x²) + eps) * weight `[W]`.
+pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    let (rows, width) = rows_of(&x, weight)?;
+    let y = uninitialised(x.shape(), DType::BF16, x.device())?;
+    let arguments = [
+        address(&x)?,
+        address(weight)?,
+        address(&y)?,
+        ABSENT,
+        int(rows)?,
+        int(width)?,
+        Argument::Float(eps as f32),
+    ];
+    over_rows("rms_norm", rows).run(x.device(), &arguments)?;
+    Ok(y)
+}
+
+/// Returns x + y and its norm.
+pub(crate) fn add_and_norm(
+    x: &Tensor,
+    y: &Tensor,
+    weight: &Tensor,
+    eps: f64,
+) -> Result<(Tensor, Tensor)> {
+    check_same_shape("add-and-norm", x, y)?;
+    let (x, y) = (x.contiguous()?, y.contiguous()?);
+    let ((rows, width), device) = (rows_of(&x, weight)?, x.device());
+    let sum = uninitialised(x.shape(), DType::BF16, device)?;
+    let normed = uninitialised(x.shape(), DType::BF16, device)?;
+    let arguments = [
+        address(&x)?,
+        address(&y)?,
+        address(weight)?,
+        address(&sum)?,
+        address(&normed)?,
+        int(rows)?,
+        int(width)?,
+        Argument::Float(eps as f32),
+    ];
+    over_rows("add_and_norm", rows).run(device, &arguments)?;
+    Ok((sum, normed))
+}
+
+/// Norms the heads of q [T, H, D] and k [T, K, D], if weights are given, and rotates them by the
+/// cos/sin rows `[T, D]` of their tokens' positions.
+pub(crate) fn norm_and_rope(
+    q: &Tensor,
+    k: &Tensor,
+    norms: Option<(&Tensor, &Tensor)>,
+    eps: f64,
+    cos_sin: &Tensor,
+) -> Result<(Tensor, Tensor)> {
+    let (q, k) = (q.contiguous()?, k.contiguous()?);
+    let ((tokens, heads, width), (k_tokens, kv_heads, k_width)) = (q.dims3()?, k.dims3()?);
+    let fits = (k_tokens, k_width) == (tokens, width) && cos_sin.dims() == [tokens, width];
+    if !fits || !matches!(width, 32 | 64 | 128) {
+        bail!("rope: q {q:?} and k {k:?} against cos_sin {cos_sin:?}");
+    }
+    let mut weights = [ABSENT; 2];
+    if let Some((of_q, of_k)) = norms {
+        rows_of(&q, of_q)?;
+        rows_of(&k, of_k)?;
+        weights = [address(of_q)?, address(of_k)?];
+    }
+    let device = q.device();
+    let rotated_q = uninitialised(q.shape(), DType::BF16, device)?;
+    let rotated_k = uninitialised(k.shape(), DType::BF16, device)?;
+    let arguments = [
+        address(&q)?,
+        address(&k)?,
+        weights[0],
+        weights[1],
+        address(cos_sin)?,
+        address(&rotated_q)?,
+        address(&rotated_k)?,
+        int(tokens)?,
+        int(heads)?,
+        int(kv_heads)?,
+        int(width)?,
+        Argument::Float(eps as f32),
+    ];
+    over_rows("norm_and_rope", tokens * (heads + kv_heads)).run(device, &arguments)?;
+    Ok((rotated_q, rotated_k))
+}
+
+/// Returns the gradients of x, with that of the residual connection added, and of the weight.
+pub(crate) fn rms_norm_backward(
+    x: &Tensor,
+    weight: &Tensor,
+    eps: f64,
+    dy: &Tensor,
+    residual: Option<&Tensor>,
+) -> Result<(Tensor, Tensor)> {
+    check_same_shape("rms-norm", x, dy)?;
+    check_same_shape("rms-norm", x, residual.unwrap_or(x))?;
+    let (x, dy) = (x.contiguous()?, dy.contiguous()?);
+    let residual = residual.map(Tensor::contiguous).transpose()?;
+    let ((rows, width), device) = (rows_of(&x, weight)?, x.device());
+    let dx = uninitialised(x.shape(), DType::BF16, device)?;
+    let inverses = uninitialised(rows, DType::F32, device)?;
+    let arguments = [
+        address(&x)?,
+        address(weight)?,
+        address(&dy)?,
+        residual.as_ref().map_or(Ok(ABSENT), address)?,
+        address(&dx)?,
+        address(&inverses)?,
+        int(rows)?,
+        int(width)?,
+        Argument::Float(eps as f32),
+    ];
+    over_rows("rms_norm_backward", rows).run(device, &arguments)?;
+
+    let strips = rows.div_ceil(STRIP);
+    let partial = uninitialised((strips, width), DType::F32, device)?;
+    let launch = Launch {
+        grid: (width.div_ceil(THREADS), strips),
+        ..over("rms_norm_weight_gradient", width)
+    };
+    let arguments = [
+        address(&x)?,
+        address(&dy)?,
+        address(&inverses)?,
+        address(&partial)?,
+        int(rows)?,
+        int(width)?,
+        int(STRIP)?,
+    ];
+    launch.run(device, &arguments)?;
+    Ok((dx, partial.sum(0)?.to_dtype(weight.dtype())?))
+}
+
+fn rows_of(x: &Tensor, weight: &Tensor) -> Result<(usize, usize)> {
+    let width = weight.elem_count();
+    if x.dims().last() != Some(&width) || !width.is_multiple_of(8) {
+        bail!("rms-norm: {x:?} against a weight {weight:?}");
+    }
+    Ok((x.elem_count() / width, width))
+}
+
+/// Rotates x `[T, H, D]` by the cos/sin rows `[T, D]` of its tokens' positions, or back.
+pub(crate) fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    let (tokens, heads, width) = x.dims3()?;
+    if cos_sin.dims() != [tokens, width] {
+        bail!("rope: {x:?} against cos_sin {cos_sin:?}");
+    }
+    let y = uninitialised(x.shape(), DType::BF16, x.device())?;
+    let arguments = [
+        address(&x)?,
+        address(cos_sin)?,
+        address(&y)?,
+        int(tokens)?,
+        int(heads)?,
+        int(width)?,
+        Argument::Float(if inverse { -1.0 } else { 1.0 }),
+    ];
+    over("rope", x.elem_count() / 2).run(x.device(), &arguments)?;
+    Ok(y)
+}
+
+/// Returns silu(gate) * up.
+pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    let ([gate, up], elements) = elements([gate, up])?;
+    let out = uninitialised(gate.shape(), DType::BF16, gate.device())?;
+    let arguments = [
+        address(&gate)?,
+        address(&up)?,
+        address(&out)?,
+        int(elements)?,
+    ];
+    over("swiglu", elements / 8).run(gate.device(), &arguments)?;
+    Ok(out)
+}
+
+/// Returns the gradients of gate and up.
+pub(crate) fn swiglu_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<[Tensor; 2]> {
+    let ([gate, up, dout], elements) = elements([gate, up, dout])?;
+    let device = gate.device();
+    let dgate = uninitialised(gate.shape(), DType::BF16, device)?;
+    let dup = uninitialised(gate.shape(), DType::BF16, device)?;
+    let arguments = [
+        address(&gate)?,
+        address(&up)?,
+        address(&dout)?,
+        address(&dgate)?,
+        address(&dup)?,
+        int(elements)?,
+    ];
+    over("swiglu_backward", elements / 8).run(device, &arguments)?;
+    Ok([dgate, dup])
+}
+
+/// Returns contiguous tensors of one shape and the number of their elements, a multiple of 8.
+fn elements<const N: usize>(tensors: [&Tensor; N]) -> Result<([Tensor; N], usize)> {
+    let (shape, elements) = (tensors[0].shape(), tensors[0].elem_count());
+    if !elements.is_multiple_of(8) || tensors.iter().any(|tensor| tensor.shape() != shape) {
+        bail!("swiglu: {tensors:?}");
+    }
+    let mut contiguous = tensors.map(Tensor::clone);
+    for tensor in &mut contiguous {
+        *tensor = tensor.contiguous()?;
+    }
+    Ok((contiguous, elements))
+}
