@@ -16,7 +16,8 @@ use learner::{
 };
 use policy::{
     Coordinates, DTypeChoice, Decoder, DecoderMode, GradientCheckpointing, Gradients, Model,
-    PackedRows, Placement, SamplingSettings, TrainingPass, Weights, ops::LogprobGradients,
+    PackedRows, Placement, SamplingSettings, TrainingPass, Weights,
+    ops::{self, LogprobGradients},
 };
 
 pub(super) use self::compare::{KL, MEAN_DIFFERENCE, values};
@@ -54,8 +55,12 @@ fn model_with_heads_of(head_dim: usize) -> Result<Model> {
     Ok(model)
 }
 
-/// Rows of the lengths above, and rows after one prompt.
-fn samples(vocabulary: usize) -> Vec<Sample<'static>> {
+/// Rows of the lengths above, and rows after one prompt. A prompt that is shared is not scored.
+fn samples(vocabulary: usize, prefixes: Prefixes) -> Vec<Sample<'static>> {
+    let first_scored = match prefixes {
+        Prefixes::Shared => PROMPT,
+        Prefixes::Repeated => 1,
+    };
     let row = |tokens: Vec<u32>, first_scored| Sample {
         scored: (first_scored..tokens.len()).collect(),
         tokens: tokens.into(),
@@ -66,14 +71,14 @@ fn samples(vocabulary: usize) -> Vec<Sample<'static>> {
     let after_prompt = AFTER_PROMPT.iter().enumerate().map(|(number, &length)| {
         let prompt = text(100, PROMPT, vocabulary);
         let completion = text(101 + number, length, vocabulary);
-        row([prompt, completion].concat(), PROMPT)
+        row([prompt, completion].concat(), first_scored)
     });
     alone.chain(after_prompt).collect()
 }
 
 impl DecoderUnderTest {
     fn new(model: &Model, device: &Device, dtype: DType, prefixes: Prefixes) -> Result<Self> {
-        let samples = samples(model.config.vocab_size);
+        let samples = samples(model.config.vocab_size, prefixes);
         let mut batches = micro_batches(&samples, usize::MAX, prefixes);
         let weights = model.weights.to(device, dtype)?;
         Ok(Self {
@@ -92,10 +97,11 @@ impl DecoderUnderTest {
         Self::embedded(&Device::Cpu, DType::F32)
     }
 
-    /// Returns the logits of every token, and log-probabilities and entropies of the next tokens.
+    /// Returns the logits of every token, and log-probabilities and entropies of the scored tokens.
     fn forward(&self) -> Result<[Vec<f64>; 3]> {
         let hidden = self.decoder.forward(&self.batch.packed, None)?;
         let logits = values(&self.decoder.logits(&hidden)?)?;
+        let hidden = ops::select_rows(&hidden, &self.batch.predictors)?;
         let targets = &self.batch.targets;
         let found = self.decoder.token_logprobs(&hidden, targets, 1.0)?;
         Ok([logits, values(&found.logprobs)?, values(&found.entropies)?])

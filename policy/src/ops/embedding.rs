@@ -16,6 +16,10 @@ impl Backend {
     /// Adds the rows of `x` [N, W] to the chosen rows of `sum` [R, W]. The memory of `sum` is
     /// reused for the result, so other holders of it would see the change.
     pub fn add_rows(self, sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if self == Self::CudaBf16 {
+            return super::cuda::add_rows(sum, rows, x);
+        }
         let dtype = sum.dtype();
         let sum = match compute_dtype(dtype) == dtype {
             true => sum,

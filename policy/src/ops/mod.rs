@@ -1,8 +1,9 @@
 //! The decoder's operations, as methods of the [`Backend`] that computes them. Each file holds the
 //! forward and the backward pass of an operation, by hand-written kernels for the CPU and by
-//! candle's tensor operations (`*_tensor_ops`) for other devices. Tests hold the kernels to the
-//! latter. candle's fused norms, softmax and rotary embeddings are not used, because they drop
-//! their gradient without an error.
+//! candle's tensor operations (`*_tensor_ops`) for other devices; `cuda/` has kernels for bf16 on
+//! NVIDIA GPUs. Tests hold the kernels to the tensor operations, those for GPUs through
+//! `sqlenv gpu-check`. candle's fused norms, softmax and rotary embeddings are not used, because
+//! they drop their gradient without an error.
 //!
 //! **Rounding plan** for bf16, the same for sampling and training:
 //!
@@ -10,16 +11,17 @@
 //!   and values, the KV cache, and the gradients of all these but the weights.
 //! * Computed in f32 and rounded once at the end: matrix products (their sums), norms with their
 //!   weight, rotary embeddings, attention (scores, softmax and weighted sum, from q, k and v as
-//!   they are held), SwiGLU, residual sums, and sums of gradients by row. On the CPU the softmax
-//!   weights and the gradients of scores are rounded too before they are multiplied.
+//!   they are held), SwiGLU, residual sums, and sums of gradients by row. Kernels also round the
+//!   softmax weights and the gradients of scores before they are multiplied.
 //! * Never rounded: logits, their softmax, log-probabilities and entropies, the sampling of a
 //!   token, and on the CPU the gradients of weights.
 //!
-//! On the CPU every sum has one order (`matmul`, `matmul_bf16`), so sampling equals training bit
-//! for bit. On other devices all products of a layer have one shape whatever the batch
-//! (`fixed_shape`), and attention visits blocks of keys in order of position
+//! By kernels every sum has one order (`matmul`, `matmul_bf16`, `cuda/matmul.cu`), so sampling
+//! equals training bit for bit. With tensor operations all products of a layer have one shape
+//! whatever the batch (`fixed_shape`), and attention visits blocks of keys in order of position
 //! (`attention_tensor_ops`). A library that sums the rows of one shape in one order then keeps the
-//! bits equal; `tests/it/decoder_tensor_ops.rs` shows this for candle on the CPU.
+//! bits equal; `tests/it/decoder_tensor_ops.rs` shows this for candle on the CPU, and `gpu-check`
+//! for cuBLAS in f32.
 
 mod aligned;
 mod amx_permission;

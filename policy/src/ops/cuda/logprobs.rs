@@ -13,8 +13,8 @@ use crate::ops::{Backend, RowSampling, TokenSet, draw_rows};
 
 /// The most columns of a row of logits.
 pub(super) const MOST_COLUMNS: usize = 1 << 19;
-/// The most logits that are held at a time (1 GiB).
-const MAX_CHUNK_LOGITS: usize = 1 << 28;
+/// The most logits that are held at a time (2 GiB).
+const MAX_CHUNK_LOGITS: usize = 1 << 29;
 const THREADS: usize = 1024;
 
 fn over_rows(kernel: &str, rows: usize) -> Launch<'_> {

@@ -17,7 +17,8 @@ pub(crate) use logprobs::{draw, restrict_rows};
 pub(super) use logprobs::{token_logprobs, token_logprobs_backward};
 pub(super) use matmul::{linears, linears_unrounded};
 pub(super) use rows::{
-    add_and_norm, norm_and_rope, rms_norm, rms_norm_backward, rotate, swiglu, swiglu_backward,
+    add_and_norm, add_rows, norm_and_rope, rms_norm, rms_norm_backward, rotate, swiglu,
+    swiglu_backward,
 };
 
 use crate::config::DecoderConfig;

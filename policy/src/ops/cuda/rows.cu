@@ -201,6 +201,23 @@ extern "C" __global__ void swiglu_backward(const bf16 *gate, const bf16 *up, con
   Eight::rounded(ups).store(dup + at);
 }
 
+// Adds rows of x [N, width] to rows of sum [R, width]: to row targets[g] the rows
+// order[starts[g]..starts[g + 1]], in that order, rounded once. One block for each g.
+extern "C" __global__ void add_rows(bf16 *sum, const bf16 *x, const uint32_t *targets,
+                                    const uint32_t *starts, const uint32_t *order, int width) {
+  bf16 *to = sum + static_cast<size_t>(targets[blockIdx.x]) * width;
+  uint32_t first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
+  for (int at = threadIdx.x * 8; at < width; at += blockDim.x * 8) {
+    float total[8], added[8];
+    Eight::load(to + at).widen(total);
+    for (uint32_t i = first; i < last; i++) {
+      Eight::load(x + static_cast<size_t>(order[i]) * width + at).widen(added);
+      for (int j = 0; j < 8; j++) total[j] += added[j];
+    }
+    Eight::rounded(total).store(to + at);
+  }
+}
+
 // Writes keys and values [tokens, heads, width] to the tokens' slots of the pages
 // [heads, slots, width], eight values a thread.
 extern "C" __global__ void append_to_pages(const bf16 *k, const bf16 *v, const uint32_t *slot_mapping,

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{ABSENT, Argument, Launch, address, int, uninitialised};
+use super::launch::{ABSENT, Argument, Launch, address, int, uninitialised, upload};
 use crate::ops::check_same_shape;
 
 /// Threads of a block.
@@ -187,6 +187,72 @@ pub(crate) fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tens
     Ok(y)
 }
 
+/// Adds the rows of x [N, W] to the chosen rows of `sum` [R, W], in place. The additions of one row
+/// are in the order of `rows` and are rounded once.
+pub(crate) fn add_rows(sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
+    let (sum, x) = (sum.contiguous()?, x.contiguous()?);
+    let ((count, width), device) = (sum.dims2()?, x.device());
+    let fits = x.dims() == [rows.len(), width] && rows.iter().all(|&row| (row as usize) < count);
+    if !fits || !width.is_multiple_of(8) {
+        bail!("add-rows: {x:?} do not fit {sum:?}");
+    }
+    if rows.is_empty() {
+        return Ok(sum);
+    }
+    let grouped = GroupedRows::new(rows);
+    let launch = Launch {
+        grid: (grouped.targets.len(), 1),
+        ..over("add_rows", 1)
+    };
+    let [targets, starts, order] = [grouped.targets, grouped.starts, grouped.order];
+    let lists = [
+        upload(targets, device)?,
+        upload(starts, device)?,
+        upload(order, device)?,
+    ];
+    let arguments = [
+        address(&sum)?,
+        address(&x)?,
+        address(&lists[0])?,
+        address(&lists[1])?,
+        address(&lists[2])?,
+        int(width)?,
+    ];
+    launch.run(device, &arguments)?;
+    Ok(sum)
+}
+
+/// Rows by the row that they are added to.
+struct GroupedRows {
+    /// The rows that something is added to.
+    targets: Vec<u32>,
+    /// Where the list of each begins in `order`, and the end of the last.
+    starts: Vec<u32>,
+    /// The rows that are added.
+    order: Vec<u32>,
+}
+
+impl GroupedRows {
+    fn new(rows: &[u32]) -> Self {
+        let mut order: Vec<u32> = (0..rows.len() as u32).collect();
+        order.sort_by_key(|&at| rows[at as usize]);
+        let (mut targets, mut starts) = (Vec::new(), Vec::new());
+        for (place, &at) in (0..).zip(&order) {
+            let target = rows[at as usize];
+            if targets.last() != Some(&target) {
+                targets.push(target);
+                starts.push(place);
+            }
+        }
+        starts.push(order.len() as u32);
+        Self {
+            targets,
+            starts,
+            order,
+        }
+    }
+}
+
 /// Returns silu(gate) * up.
 pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     let ([gate, up], elements) = elements([gate, up])?;
@@ -230,4 +296,19 @@ fn elements<const N: usize>(tensors: [&Tensor; N]) -> Result<([Tensor; N], usize
         *tensor = tensor.contiguous()?;
     }
     Ok((contiguous, elements))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_grouped_by_target_in_their_order() {
+        let grouped = GroupedRows::new(&[7, 3, 7, 0, 3, 7]);
+        assert_eq!(grouped.targets, [0, 3, 7]);
+        assert_eq!(grouped.starts, [0, 1, 3, 6]);
+        assert_eq!(grouped.order, [3, 1, 4, 0, 2, 5]);
+        let none = GroupedRows::new(&[]);
+        assert_eq!((none.targets.len(), none.starts), (0, vec![0]));
+    }
 }
