@@ -49,6 +49,7 @@ fn the_checks_pass_on_the_cpu_and_are_written_down() {
             "bf16",
             "cache",
             "engine",
+            "sampling",
             "update",
             "start-up",
             "bandwidth",
@@ -64,7 +65,7 @@ fn the_checks_pass_on_the_cpu_and_are_written_down() {
     }
     let page = fs::read_to_string(folder.path().join("gpu-check.md")).unwrap();
     assert!(
-        page.starts_with("# gpu-check on cpu\n\n0 of 17 checks failed, 5 were skipped."),
+        page.starts_with("# gpu-check on cpu\n\n0 of 18 checks failed, 5 were skipped."),
         "{page}"
     );
 }

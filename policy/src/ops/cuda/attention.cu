@@ -163,8 +163,9 @@ __device__ __forceinline__ void prefill(const bf16 *q, const bf16 *keys, const b
   }
 }
 
-// Up to 16 queries: four warps share them. For the scores each warp has a quarter of a block's keys,
-// and for the weighted sum a part of the columns. The results are those of `prefill` bit for bit.
+// Up to 16 queries: four warps share them. For the scores each warp has a quarter of a block's
+// keys, and for the weighted sum a part of the columns. The results are those of `prefill` bit for
+// bit.
 template <int D>
 __device__ __forceinline__ void decode(const bf16 *q, const bf16 *keys, const bf16 *values,
                                        const Row *rows, const int2 *tiles, KeyLayout layout,

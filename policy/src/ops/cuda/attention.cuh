@@ -1,8 +1,8 @@
 // What the kernels of attention share: rows, their keys, and tiles of queries and keys.
 //
-// Shapes: T packed tokens, H query heads, K key-value heads, D head size, G = H / K heads of a group.
-// A tile of queries holds a row's tokens with all heads of a group, so that a key is loaded once for
-// the group: query i of a tile is token i / G and head i % G.
+// Shapes: T packed tokens, H query heads, K key-value heads, D head size, G = H / K heads of a
+// group. A tile of queries holds a row's tokens with all heads of a group, so that a key is loaded
+// once for the group: query i of a tile is token i / G and head i % G.
 #pragma once
 
 #include "common.cuh"

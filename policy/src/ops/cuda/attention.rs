@@ -86,9 +86,12 @@ struct UploadedLists {
 }
 
 impl UploadedLists {
-    fn address(&self, list: usize) -> Result<Argument> {
+    fn address(&self, list: usize) -> Result<Argument<'_>> {
         match address(&self.numbers)? {
-            Argument::Address(begin) => Ok(Argument::Address(begin + 4 * self.starts[list] as u64)),
+            Argument::Address(begin, tensor) => {
+                let bytes = 4 * self.starts[list] as u64;
+                Ok(Argument::Address(begin + bytes, tensor))
+            }
             other => Ok(other),
         }
     }
@@ -165,7 +168,7 @@ impl Kernel {
 struct Keys<'a> {
     keys: &'a Tensor,
     values: &'a Tensor,
-    tables: Argument,
+    tables: Argument<'a>,
     head_stride: usize,
     slot_stride: usize,
 }
@@ -175,7 +178,7 @@ fn forward(
     q: &Tensor,
     shape: Shape,
     keys: &Keys<'_>,
-    (rows, tiles, count): (Argument, Argument, usize),
+    (rows, tiles, count): (Argument<'_>, Argument<'_>, usize),
     (kernel, log_sums): (Kernel, Option<&Tensor>),
 ) -> Result<Tensor> {
     let d = shape.head_dim;

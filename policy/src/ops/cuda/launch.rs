@@ -1,5 +1,7 @@
 //! Launches of the kernels on tensors.
 
+use std::marker::PhantomData;
+
 use candle_core::cuda_backend::cudarc::driver::{
     DevicePtr as _, LaunchConfig, PushKernelArg as _, sys::CUfunction_attribute,
 };
@@ -13,17 +15,18 @@ use super::ptx;
 /// the static shared memory of the kernel.
 const USUAL_SHARED_BYTES: u32 = 32 << 10;
 
-/// A kernel's argument.
+/// A kernel's argument. It borrows the tensor behind an address: memory that is freed before the
+/// launch belongs to nobody when the kernel runs.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Argument {
+pub(super) enum Argument<'a> {
     /// An address on the device; 0 where an optional tensor is absent.
-    Address(u64),
+    Address(u64, PhantomData<&'a Tensor>),
     Int(i32),
     Size(u64),
     Float(f32),
 }
 
-pub(super) const ABSENT: Argument = Argument::Address(0);
+pub(super) const ABSENT: Argument<'static> = Argument::Address(0, PhantomData);
 
 /// A launch of a kernel.
 pub(super) struct Launch<'a> {
@@ -42,7 +45,7 @@ impl Launch<'_> {
     /// Launches the kernel on the stream of the device. Whoever launches must have checked that the
     /// arguments are those of the kernel and that the tensors behind addresses have the sizes that
     /// it reads and writes.
-    pub(super) fn run(self, device: &Device, arguments: &[Argument]) -> Result<()> {
+    pub(super) fn run(self, device: &Device, arguments: &[Argument<'_>]) -> Result<()> {
         let Device::Cuda(device) = device else {
             bail!("a CUDA kernel was given a tensor of another device: this is a bug");
         };
@@ -61,7 +64,7 @@ impl Launch<'_> {
         let mut builder = function.builder();
         for argument in arguments {
             match argument {
-                Argument::Address(value) | Argument::Size(value) => builder.arg(value),
+                Argument::Address(value, _) | Argument::Size(value) => builder.arg(value),
                 Argument::Int(value) => builder.arg(value),
                 Argument::Float(value) => builder.arg(value),
             };
@@ -71,8 +74,8 @@ impl Launch<'_> {
             block_dim: (self.threads as u32, 1, 1),
             shared_mem_bytes,
         };
-        // SAFETY: the arguments are the kernel's and fit each other (see above). Memory is freed on
-        // the same stream, so a tensor that the caller drops now outlives the kernel.
+        // SAFETY: the arguments are the kernel's and fit each other (see above). The tensors live
+        // now, and their memory is freed on the same stream, so after the kernel.
         unsafe { builder.launch(config) }.map_err(Error::wrap)?;
         Ok(())
     }
@@ -89,7 +92,7 @@ pub(super) fn uninitialised(
 }
 
 /// Returns the address of the first value of a contiguous tensor on a GPU.
-pub(super) fn address(tensor: &Tensor) -> Result<Argument> {
+pub(super) fn address(tensor: &Tensor) -> Result<Argument<'_>> {
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else {
         bail!("a CUDA kernel was given a tensor of another device: this is a bug");
@@ -105,7 +108,7 @@ pub(super) fn address(tensor: &Tensor) -> Result<Argument> {
         other => bail!("a CUDA kernel was given {other:?}: this is a bug"),
     }?;
     let bytes = start * tensor.dtype().size_in_bytes();
-    Ok(Argument::Address(begin + bytes as u64))
+    Ok(Argument::Address(begin + bytes as u64, PhantomData))
 }
 
 fn begin<T: CudaDType>(storage: &CudaStorage) -> Result<u64> {
@@ -119,7 +122,7 @@ fn begin<T: CudaDType>(storage: &CudaStorage) -> Result<u64> {
 ///
 /// # Errors
 /// It has more than 31 bits.
-pub(super) fn int(number: usize) -> Result<Argument> {
+pub(super) fn int(number: usize) -> Result<Argument<'static>> {
     match i32::try_from(number) {
         Ok(number) => Ok(Argument::Int(number)),
         Err(_) => bail!("{number} values are too many for a CUDA kernel"),

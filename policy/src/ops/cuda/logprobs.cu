@@ -46,8 +46,8 @@ __device__ __forceinline__ float sum_of_segments(const float *of_segments, int s
   return sum_of_lanes(sum);
 }
 
-// Returns the statistics of a row to every thread. `drawable`, if given, receives the weight of each
-// segment of the first `vocabulary` columns.
+// Returns the statistics of a row to every thread. `drawable`, if given, receives the weight of
+// each segment of the first `vocabulary` columns.
 __device__ __forceinline__ Softmax softmax_statistics(const float *logits, int columns, float scale,
                                                       float *drawable, int vocabulary) {
   __shared__ float sums[SEGMENTS], weighted_sums[SEGMENTS];

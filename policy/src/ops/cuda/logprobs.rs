@@ -55,13 +55,15 @@ pub(crate) fn token_logprobs(
     let mut saved = SavedForBackward::Nothing;
     for chunk in scored.chunks()? {
         let logits = scored.logits(&chunk)?;
-        let of = |all: &Tensor| address(&all.narrow(0, chunk.start, chunk.len())?);
+        let (targets, scales) = (scored.targets(&chunk)?, scored.scales(&chunk)?);
+        let of_chunk = |all: &Tensor| all.narrow(0, chunk.start, chunk.len());
+        let (logprobs, entropies) = (of_chunk(&logprobs)?, of_chunk(&entropies)?);
         let arguments = [
             address(&logits)?,
-            address(&scored.targets(&chunk)?)?,
-            address(&scored.scales(&chunk)?)?,
-            of(&logprobs)?,
-            of(&entropies)?,
+            address(&targets)?,
+            address(&scales)?,
+            address(&logprobs)?,
+            address(&entropies)?,
             int(logits.dim(1)?)?,
         ];
         over_rows("token_logprobs", chunk.len()).run(device, &arguments)?;
@@ -166,11 +168,12 @@ impl Scored<'_> {
         let dlogprobs = column(&gradients.logprobs)?;
         let dentropies = gradients.entropies.as_ref().map(|all| column(all));
         let dentropies = dentropies.transpose()?;
+        let (targets, scales) = (self.targets(rows)?, self.scales(rows)?);
         let dlogits = uninitialised(logits.shape(), DType::BF16, device)?;
         let arguments = [
             address(logits)?,
-            address(&self.targets(rows)?)?,
-            address(&self.scales(rows)?)?,
+            address(&targets)?,
+            address(&scales)?,
             address(&dlogprobs)?,
             dentropies.as_ref().map_or(Ok(ABSENT), address)?,
             address(&dlogits)?,
@@ -252,6 +255,7 @@ pub(crate) fn draw(
     }
     // Tokens, and then the bits of the log-probabilities.
     let results = uninitialised(2 * rows, DType::U32, device)?;
+    let logprobs = results.narrow(0, rows, rows)?;
     let uniform = |draw: &RowSampling| if is_greedy(draw) { -1.0 } else { draw.uniform };
     let uniforms: Vec<f64> = draws.iter().map(uniform).collect();
     let uniforms = Tensor::from_vec(uniforms, rows, device)?;
@@ -260,7 +264,7 @@ pub(crate) fn draw(
         address(&scales)?,
         address(&uniforms)?,
         address(&results)?,
-        address(&results.narrow(0, rows, rows)?)?,
+        address(&logprobs)?,
         int(columns)?,
         int(vocabulary.min(columns))?,
     ];
@@ -290,9 +294,10 @@ fn draw_filtered(
 fn logprobs_at(logits: &Tensor, tokens: &[u32], scales: &Tensor) -> Result<Vec<f32>> {
     let device = logits.device();
     let logprobs = uninitialised(tokens.len(), DType::F32, device)?;
+    let targets = Tensor::new(tokens, device)?;
     let arguments = [
         address(logits)?,
-        address(&Tensor::new(tokens, device)?)?,
+        address(&targets)?,
         address(scales)?,
         address(&logprobs)?,
         ABSENT,

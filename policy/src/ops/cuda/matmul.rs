@@ -6,6 +6,8 @@ use super::launch::{ABSENT, Argument, Launch, address, int, uninitialised};
 
 /// Values of K of one step.
 const DEPTH: usize = 64;
+/// The most weights of one launch.
+const MOST_WEIGHTS: usize = 3;
 
 /// A tile of the kernel.
 #[derive(Debug, PartialEq)]
@@ -72,21 +74,19 @@ pub(crate) fn linears_unrounded(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 fn products(x: &Tensor, weights: &[&Tensor], dtype: DType) -> Result<Vec<Tensor>> {
     let x = x.contiguous()?;
     let ((m, k), device) = (x.dims2()?, x.device());
-    let (mut inputs, mut outputs, mut columns) = ([ABSENT; 3], [ABSENT; 3], [Argument::Int(0); 3]);
-    let (mut products, mut all_columns) = (Vec::with_capacity(weights.len()), 0);
-    for (at, weight) in weights.iter().enumerate() {
+    let mut columns = Vec::with_capacity(weights.len());
+    for weight in weights {
         let (n, in_features) = weight.dims2()?;
-        if in_features != k || weight.dtype() != DType::BF16 || x.dtype() != DType::BF16 {
-            bail!("linear: {x:?} for a weight {weight:?}");
+        let is_bf16 = [&x, *weight].iter().all(|it| it.dtype() == DType::BF16);
+        if in_features != k || !is_bf16 || weights.len() > MOST_WEIGHTS {
+            bail!("linear: {x:?} for a weight {weight:?} of {}", weights.len());
         }
-        let y = uninitialised((m, n), dtype, device)?;
-        (inputs[at], outputs[at], columns[at]) = (address(weight)?, address(&y)?, int(n)?);
-        all_columns += n;
-        products.push(y);
+        columns.push(n);
     }
-    let tile = Tile::fitting(m, all_columns);
-    let across = |weight: &&Tensor| Ok(weight.dim(0)?.div_ceil(tile.columns));
-    let across: usize = weights.iter().map(across).sum::<Result<_>>()?;
+    let new = |&n: &usize| uninitialised((m, n), dtype, device);
+    let outputs: Vec<Tensor> = columns.iter().map(new).collect::<Result<_>>()?;
+    let tile = Tile::fitting(m, columns.iter().sum());
+    let across = columns.iter().map(|n| n.div_ceil(tile.columns)).sum();
     let kernel = tile.kernel(dtype);
     let launch = Launch {
         module: "matmul",
@@ -95,11 +95,18 @@ fn products(x: &Tensor, weights: &[&Tensor], dtype: DType) -> Result<Vec<Tensor>
         threads: tile.threads,
         shared_bytes: (tile.rows + tile.columns) * DEPTH * 2 * tile.stages,
     };
-    let mut arguments = vec![address(&x)?];
-    arguments.extend([inputs, outputs, columns].as_flattened());
+    // The kernel's parameters are x, the weights, the outputs, their columns, and the rest.
+    let mut arguments = vec![ABSENT; 1 + 2 * MOST_WEIGHTS];
+    arguments[0] = address(&x)?;
+    arguments.resize(1 + 3 * MOST_WEIGHTS, Argument::Int(0));
+    for (at, (weight, output)) in weights.iter().zip(&outputs).enumerate() {
+        arguments[1 + at] = address(weight)?;
+        arguments[1 + MOST_WEIGHTS + at] = address(output)?;
+        arguments[1 + 2 * MOST_WEIGHTS + at] = int(columns[at])?;
+    }
     arguments.extend([int(m)?, int(k)?]);
     launch.run(device, &arguments)?;
-    Ok(products)
+    Ok(outputs)
 }
 
 #[cfg(test)]
