@@ -55,6 +55,11 @@ impl Compiler {
         let capability = capability.to_string_lossy();
         // `90a` allows instructions that only GPUs of that family have. The kernels use none.
         let number = capability.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+        let is_supported = number.parse().is_ok_and(|number: u32| number >= 80);
+        assert!(
+            is_supported,
+            "CUDA_COMPUTE_CAP is {capability:?}, and the kernels need 80 or more"
+        );
         Self {
             nvcc: nvcc.unwrap_or("nvcc".into()).into(),
             architecture: format!("-arch=compute_{number}"),

@@ -122,8 +122,8 @@ pub fn sample(
 }
 
 /// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities
-/// leave it. On other devices than the CPU [`ops::draw_rows`] or a kernel samples; the former
-/// documents how far it may differ.
+/// leave it. On other devices than the CPU [`ops::draw_rows`] samples, or a kernel with sums as
+/// exact; it documents how far the tokens may differ.
 pub fn sample_rows(
     backend: Backend,
     logits: &Tensor,

@@ -15,12 +15,12 @@ use learner::{
     optimizer::OptimizerSettings,
 };
 use policy::{
-    Coordinates, DTypeChoice, Decoder, DecoderMode, GradientCheckpointing, Gradients, Model,
-    PackedRows, Placement, SamplingSettings, TrainingPass, Weights,
+    Coordinates, DTypeChoice, Decoder, DecoderMode, Family, GradientCheckpointing, Gradients,
+    Model, PackedRows, Placement, SamplingSettings, TrainingPass, Weights,
     ops::{self, LogprobGradients},
 };
 
-pub(super) use self::compare::{KL, MEAN_DIFFERENCE, values};
+pub(super) use self::compare::{EQUAL_BITS, values};
 use self::compare::{agreement, gradient_errors, largest_difference, mean_difference};
 use super::{report::Measurement, target::CheckTarget};
 use crate::policy::{learner::mean_loss, shape::text};
@@ -47,10 +47,26 @@ struct DecoderUnderTest {
     batch: MicroBatch,
 }
 
-/// Returns the embedded policy with random weights and heads of this size.
+/// Returns the embedded policy with random weights and heads of this size, each size in another
+/// family and in other groups of heads.
 fn model_with_heads_of(head_dim: usize) -> Result<Model> {
     let mut model = policy::embedded::model(0)?;
-    model.config.head_dim = head_dim;
+    let config = &mut model.config;
+    config.head_dim = head_dim;
+    match head_dim {
+        64 => {
+            config.family = Family::Llama;
+            config.tie_word_embeddings = false;
+            // No multiple of what a product computes at a time.
+            (config.hidden_size, config.intermediate_size) = (200, 328);
+        }
+        128 => {
+            config.family = Family::Qwen2;
+            config.qkv_bias = true;
+            (config.heads, config.kv_heads) = (5, 1);
+        }
+        _ => {}
+    }
     model.weights = Weights::random(&model.config, 0)?;
     Ok(model)
 }
@@ -184,7 +200,7 @@ pub(super) fn cache(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
             let decoder = DecoderUnderTest::new(&model, device, dtype, Prefixes::Repeated)?;
             let [_, expected, _] = decoder.forward()?;
             let found = logprobs_in_pieces(&decoder)?;
-            measurements.extend(agreement(&what, &found, &expected));
+            measurements.extend(agreement(&what, &found, &expected, dtype));
             if dtype != DType::BF16 {
                 let name = format!("largest difference {what}");
                 let difference = largest_difference(&found, &expected);
@@ -266,7 +282,7 @@ pub(super) async fn engine(target: &CheckTarget<'_>) -> Result<Vec<Measurement>>
                     .map(f64::from)
             })
             .collect();
-        measurements.extend(agreement(what, &recorded, &learned));
+        measurements.extend(agreement(what, &recorded, &learned, decoder.dtype()));
     }
     Ok(measurements)
 }

@@ -22,6 +22,13 @@ const EXACT: f64 = 1e-4;
 pub(super) fn sampling(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     let value = |at: usize| ((at * at * 13 + at) as f64 * 1e-3).sin() as f32 * 6.0;
     let logits: Vec<f32> = (0..ROWS * COLUMNS).map(value).collect();
+    let mut under_padding = logits.clone();
+    for row in under_padding.chunks_mut(COLUMNS) {
+        row[VOCABULARY..].fill(30.0);
+    }
+    let mut broken = logits.clone();
+    (broken[7], broken[COLUMNS + 9]) = (f32::NAN, f32::INFINITY);
+    broken[2 * COLUMNS..3 * COLUMNS].fill(f32::NEG_INFINITY);
     let few = TokenSet::new(&[0x00f0_0810; COLUMNS.div_ceil(64)]);
     let filtered = SamplingSettings {
         temperature: 0.8,
@@ -31,15 +38,22 @@ pub(super) fn sampling(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     };
     let default = SamplingSettings::default();
     let mut measurements = Vec::new();
-    for (what, settings, allowed) in [
-        ("without filters", default, None),
-        ("greedy", SamplingSettings::greedy(), None),
-        ("with filters", filtered, None),
-        ("of a set", default, Some(few)),
+    let cold = SamplingSettings {
+        temperature: 1e-6,
+        ..default
+    };
+    for (what, settings, allowed, logits) in [
+        ("without filters", default, None, &logits),
+        ("greedy", SamplingSettings::greedy(), None, &logits),
+        ("at a temperature of 1e-6", cold, None, &logits),
+        ("with filters", filtered, None, &logits),
+        ("of a set", default, Some(few), &logits),
+        ("beside large padding", default, None, &under_padding),
+        ("of broken logits", default, None, &broken),
     ] {
         let on = |device: &Device, dtype| -> Result<Vec<Sampled>> {
             let backend = Backend::of(device, dtype);
-            let logits = Tensor::from_slice(&logits, (ROWS, COLUMNS), device)?;
+            let logits = Tensor::from_slice(logits, (ROWS, COLUMNS), device)?;
             let logits = backend.restrict_rows(&logits, &vec![allowed.clone(); ROWS])?;
             let row = |row: usize| {
                 let group = row as u64;
@@ -55,9 +69,16 @@ pub(super) fn sampling(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
         // The CPU's backends sample by one kernel, from logits in f32.
         let found = on(&target.device, DType::BF16)?;
         let expected = on(&Device::Cpu, DType::F32)?;
+        // The token of a row whose log-probability is NaN means nothing.
         let pairs = || found.iter().zip(&expected);
-        let other = pairs().filter(|(a, b)| a.token != b.token).count();
-        let differences = pairs().map(|(a, b)| f64::from((a.logprob - b.logprob).abs()));
+        let differs = |a: &Sampled, b: &Sampled| match (a.logprob.is_nan(), b.logprob.is_nan()) {
+            (true, true) => false,
+            (false, false) => a.token != b.token,
+            _ => true,
+        };
+        let other = pairs().filter(|(a, b)| differs(a, b)).count();
+        let valid = pairs().filter(|(_, b)| !b.logprob.is_nan());
+        let differences = valid.map(|(a, b)| f64::from((a.logprob - b.logprob).abs()));
         let largest = differences.max_by(f64::total_cmp).unwrap_or(f64::NAN);
         let name = format!("{what}: tokens that differ");
         measurements.push(Measurement::within(0.0, name, other as f64));

@@ -6,12 +6,7 @@ use std::{env, fs, path::Path, process::Command, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use report::{RunFolder, TrainingStage};
 
-use super::{
-    parity::{KL, MEAN_DIFFERENCE},
-    programs,
-    report::Measurement,
-    target::CheckTarget,
-};
+use super::{parity::EQUAL_BITS, programs, report::Measurement, target::CheckTarget};
 use crate::policy::throughput::now;
 
 const LIMIT: Duration = Duration::from_secs(3_600);
@@ -77,8 +72,8 @@ fn measurements(run: &Path, seconds: f64) -> Result<Vec<Measurement>> {
         Measurement::new("GRPO steps", sum("step_time"), "s"),
         Measurement::new("of these, the learner waits for groups", groups, "%"),
         Measurement::new("of these, the sampler waits for weights", weights, "%"),
-        limited(MEAN_DIFFERENCE, "mean difference", difference),
-        limited(KL, "k3", kl),
+        limited(EQUAL_BITS[0], "mean difference", difference),
+        limited(EQUAL_BITS[1], "k3", kl),
     ])
 }
 

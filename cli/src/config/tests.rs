@@ -173,7 +173,7 @@ fn numbers_that_no_machine_can_use_are_refused_with_their_limit() {
         ("threads=1000000000000", "1 to 1024"),
         ("actor.concurrent_groups=1000000000000", "1 to 4096"),
         ("actor.engine.slots=1000000000000", "1 to 65536"),
-        ("actor.engine.pass_tokens=1000000000000", "1 to"),
+        ("actor.engine.pass_tokens=1000000000000", "0 to 1048576"),
         ("evaluation.concurrency=1000000000000", "1 to 65536"),
         ("pretrain.databases_per_shard=1000000000000", "1 to"),
         (

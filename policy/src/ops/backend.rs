@@ -2,7 +2,8 @@
 //!
 //! Invariant: the backend is chosen once, when the decoder is built. Each one has a backward pass
 //! for every operation, which belongs to its forward pass. The files of the operations hold the
-//! three implementations side by side.
+//! implementations for the CPU and those by tensor operations side by side; `cuda/` has the
+//! kernels for NVIDIA GPUs.
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -24,7 +25,8 @@ pub enum Backend {
     /// forward pass do not depend on the other rows, on chunking or on the KV cache.
     #[cfg(feature = "cuda")]
     CudaBf16,
-    /// candle's tensor operations (`*_tensor_ops`), for other devices and dtypes.
+    /// candle's tensor operations (`*_tensor_ops`), for other devices and dtypes, and for shapes
+    /// that the kernels for GPUs do not have.
     TensorOps,
 }
 

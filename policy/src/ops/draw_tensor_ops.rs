@@ -8,7 +8,8 @@
 //! Sums run in the logits' dtype, at least f32, where the CPU's run in f64. In f32 the token
 //! differs from the CPU's only where the random number lies within 1e-5 of the border of two
 //! shares, or where a sum meets top-p within rounding. To the filters, scaled logits within 2^-23
-//! of each other are ties. A fused kernel may replace [`draw_rows`].
+//! of each other are ties. On an NVIDIA GPU a kernel samples the rows without filters, with sums in
+//! f32 as well (`cuda/logprobs.cu`).
 
 use candle_core::{D, DType, Device, Result, Tensor};
 

@@ -1,5 +1,5 @@
-//! Per-token log-probability and entropy of chosen tokens, without ever holding the logits [N, V]
-//! of a large batch.
+//! Per-token log-probability and entropy of chosen tokens, holding the logits [N, V] of a part of a
+//! large batch at a time.
 //!
 //! Invariant: the log-probability of a row of logits has one definition, `SoftmaxReduction`.
 //! Sampling reads it through [`log_softmax_at`] and training through [`Backend::token_logprobs`],

@@ -8,7 +8,7 @@ use super::{Backend, tensor};
 
 /// The logit of a token that may not be sampled. Its exponential is zero beside any other logit of
 /// a network, and products with zero stay zero, where minus infinity would give NaN.
-const EXCLUDED: f32 = -1e9;
+pub(super) const EXCLUDED: f32 = -1e9;
 
 /// A set of tokens. Clones share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +66,9 @@ impl Backend {
         }
         #[cfg(feature = "cuda")]
         if self == Self::CudaBf16 {
-            return super::cuda::restrict_rows(logits, allowed, EXCLUDED);
+            let logits = logits.copy()?.contiguous()?;
+            super::cuda::restrict_rows(&logits, allowed)?;
+            return Ok(logits);
         }
         let mut kept = vec![1_u8; rows * columns];
         for (kept, allowed) in kept.chunks_mut(columns).zip(allowed) {

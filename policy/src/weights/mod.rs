@@ -58,27 +58,24 @@ impl Weights {
     /// The device has no memory for them.
     pub fn to(&self, device: &Device, dtype: DType) -> Result<Self> {
         // Each opened GPU has a stream of its own (`device.rs`), and nothing orders two of them.
-        let between_streams = |weight: &Tensor| {
+        let is_between_streams = |weight: &Tensor| {
             weight.device().is_cuda() && device.is_cuda() && !weight.device().same_device(device)
         };
-        let source = self.0.values().find(|weight| between_streams(weight));
-        if let Some(weight) = source {
-            weight.device().synchronize()?;
-        }
-        let moved = self.moved(device, dtype)?;
-        if source.is_some() {
+        if let Some(weight) = self.0.values().find(|weight| is_between_streams(weight)) {
+            let source = weight.device().clone();
+            let converted = self.each(|weight| Ok(weight.to_dtype(dtype)?))?;
+            source.synchronize()?;
+            let moved = converted.each(|weight| Ok(weight.to_device(device)?))?;
             device.synchronize()?;
+            return Ok(moved);
         }
-        Ok(moved)
+        // Narrow before the transfer: bf16 is half the bytes.
+        self.each(|weight| Ok(weight.to_dtype(dtype)?.to_device(device)?))
     }
 
-    fn moved(&self, device: &Device, dtype: DType) -> Result<Self> {
-        let move_one = |(name, tensor): (&str, &Tensor)| {
-            // Narrow before the transfer: bf16 is half the bytes.
-            let moved = tensor.to_dtype(dtype)?.to_device(device)?;
-            Ok((name.to_owned(), moved))
-        };
-        self.iter().map(move_one).collect::<Result<_>>().map(Self)
+    fn each(&self, work: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        let one = |(name, tensor): (&str, &Tensor)| Ok((name.to_owned(), work(tensor)?));
+        self.iter().map(one).collect::<Result<_>>().map(Self)
     }
 
     /// Reads the bytes of one safetensors file.

@@ -416,7 +416,7 @@ fn of_bf16_weights(
 ) {
     let dtype = match backend {
         Backend::CpuF32 => DType::F32,
-        Backend::CpuBf16 | Backend::TensorOps => DType::BF16,
+        _ => DType::BF16,
     };
     let model = Golden::open("qwen3_tied_bf16", Backend::CpuF32);
     let text = std::fs::read_to_string(model.dir.join("cases.json")).unwrap();

@@ -4,7 +4,8 @@
 //
 // Invariant: a query's bits depend on its row alone. It visits its keys in blocks of KEYS from
 // position 0 on, by the same instructions whatever the tile around it. A key that it may not see
-// has a weight of exactly zero, and a block of such keys changes nothing.
+// has a weight of exactly zero, and a block of such keys changes nothing, as long as all values are
+// finite.
 #include "attention.cuh"
 
 namespace {

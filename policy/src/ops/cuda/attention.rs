@@ -2,7 +2,8 @@
 //!
 //! Shapes: T packed tokens, H query heads, K key-value heads, D head size.
 
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::DType::{BF16, F32, U32};
+use candle_core::{Device, Result, Tensor, bail};
 
 use super::launch::{ABSENT, Argument, Launch, address, int, uninitialised, upload};
 use crate::ops::attention::row_offsets;
@@ -34,7 +35,7 @@ impl Shape {
     fn of(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Self> {
         let ((tokens, heads, head_dim), (kv_tokens, kv_heads, _)) = (q.dims3()?, k.dims3()?);
         let fits = k.dims() == [tokens, kv_heads, head_dim] && k.shape() == v.shape();
-        let is_bf16 = [q, k, v].iter().all(|x| x.dtype() == DType::BF16);
+        let is_bf16 = [q, k, v].iter().all(|x| x.dtype() == BF16);
         if !fits || !is_bf16 || kv_tokens != tokens || !heads.is_multiple_of(kv_heads) {
             bail!("attention: q {q:?}, k {k:?}, v {v:?}");
         }
@@ -87,7 +88,7 @@ struct UploadedLists {
 
 impl UploadedLists {
     fn address(&self, list: usize) -> Result<Argument<'_>> {
-        match address(&self.numbers)? {
+        match address(&self.numbers, U32)? {
             Argument::Address(begin, tensor) => {
                 let bytes = 4 * self.starts[list] as u64;
                 Ok(Argument::Address(begin + bytes, tensor))
@@ -182,7 +183,7 @@ fn forward(
     (kernel, log_sums): (Kernel, Option<&Tensor>),
 ) -> Result<Tensor> {
     let d = shape.head_dim;
-    let out = uninitialised((shape.tokens, shape.heads * d), DType::BF16, q.device())?;
+    let out = uninitialised((shape.tokens, shape.heads * d), BF16, q.device())?;
     let launch = Launch {
         module: "attention",
         kernel: &kernel.name(d),
@@ -191,16 +192,16 @@ fn forward(
         shared_bytes: kernel.shared_bytes(d),
     };
     let arguments = [
-        address(q)?,
-        address(keys.keys)?,
-        address(keys.values)?,
+        address(q, BF16)?,
+        address(keys.keys, BF16)?,
+        address(keys.values, BF16)?,
         rows,
         tiles,
         keys.tables,
         Argument::Size(keys.head_stride as u64),
         Argument::Size(keys.slot_stride as u64),
-        address(&out)?,
-        log_sums.map_or(Ok(ABSENT), address)?,
+        address(&out, BF16)?,
+        log_sums.map_or(Ok(ABSENT), |it| address(it, F32))?,
         int(shape.heads)?,
         int(shape.kv_heads)?,
     ];
@@ -283,6 +284,9 @@ pub(crate) fn attention_backward(
 ) -> Result<[Tensor; 3]> {
     check_same_shape("attention", out, dout)?;
     let shape = Shape::of(q, k, v)?;
+    if out.elem_count() != q.elem_count() {
+        bail!("attention: an output {out:?} for q {q:?}");
+    }
     let mut lists = Lists::default();
     let query_tiles = tile_numbers(rows, WARPS * WARP_QUERIES / shape.group());
     let key_tiles = tile_numbers(rows, KEYS);
@@ -293,8 +297,8 @@ pub(crate) fn attention_backward(
     let batch = OwnKeys::new([q, k, v], rows, lists)?;
     let (out, dout) = (out.contiguous()?, dout.contiguous()?);
     let (device, count) = (q.device(), shape.tokens * shape.heads);
-    let log_sums = uninitialised(count, DType::F32, device)?;
-    let deltas = uninitialised(count, DType::F32, device)?;
+    let log_sums = uninitialised(count, F32, device)?;
+    let deltas = uninitialised(count, F32, device)?;
     batch.forward(Some(&log_sums))?;
 
     let d = shape.head_dim;
@@ -312,30 +316,34 @@ pub(crate) fn attention_backward(
         ..launch(&kernel, count.div_ceil(WARPS), 1, 0)
     };
     let arguments = [
-        address(&out)?,
-        address(&dout)?,
-        address(&deltas)?,
+        address(&out, BF16)?,
+        address(&dout, BF16)?,
+        address(&deltas, F32)?,
         int(count)?,
     ];
     of_delta.run(device, &arguments)?;
 
     let [dq, dk, dv] =
-        [&batch.q, &batch.k, &batch.v].map(|x| uninitialised(x.shape(), DType::BF16, device));
+        [&batch.q, &batch.k, &batch.v].map(|x| uninitialised(x.shape(), BF16, device));
     let (dq, dk, dv) = (dq?, dk?, dv?);
     let inputs = [
-        address(&batch.q)?,
-        address(&batch.k)?,
-        address(&batch.v)?,
+        address(&batch.q, BF16)?,
+        address(&batch.k, BF16)?,
+        address(&batch.v, BF16)?,
         batch.lists.address(batch.rows)?,
     ];
-    let gradients = [address(&dout)?, address(&log_sums)?, address(&deltas)?];
+    let gradients = [
+        address(&dout, BF16)?,
+        address(&log_sums, F32)?,
+        address(&deltas, F32)?,
+    ];
     let heads = [int(shape.heads)?, int(shape.kv_heads)?];
 
     let kernel = format!("attention_query_gradient_{d}");
     let mut arguments = inputs.to_vec();
     arguments.push(batch.lists.address(of_tiles[0])?);
     arguments.extend(gradients);
-    arguments.push(address(&dq)?);
+    arguments.push(address(&dq, BF16)?);
     arguments.extend(heads);
     launch(&kernel, counts[0], shape.kv_heads, WARPS * WARP_QUERIES).run(device, &arguments)?;
 
@@ -346,7 +354,7 @@ pub(crate) fn attention_backward(
         arguments.push(batch.lists.address(list)?);
     }
     arguments.extend(gradients);
-    arguments.extend([address(&dk)?, address(&dv)?]);
+    arguments.extend([address(&dk, BF16)?, address(&dv, BF16)?]);
     arguments.extend(heads);
     launch(&kernel, counts[1], shape.kv_heads, GRADIENT_QUERIES).run(device, &arguments)?;
     Ok([dq, dk, dv])
@@ -355,14 +363,15 @@ pub(crate) fn attention_backward(
 /// Returns the rows that continue each row, one list after the other, and where each list starts
 /// (one start more than rows).
 fn continuing_rows(rows: &[PackedRow]) -> (Vec<u32>, Vec<u32>) {
-    let (mut starts, mut continued) = (vec![0], Vec::new());
-    for of in 0..rows.len() {
-        let continues = |(_, row): &(usize, &PackedRow)| row.past > 0 && row.slot == of;
-        let found = rows.iter().enumerate().filter(continues);
-        continued.extend(found.map(|(number, _)| number as u32));
-        starts.push(continued.len() as u32);
+    let mut lists = vec![Vec::new(); rows.len()];
+    for (number, row) in rows.iter().enumerate().filter(|(_, row)| row.past > 0) {
+        lists[row.slot].push(number as u32);
     }
-    (starts, continued)
+    let mut starts = vec![0];
+    for list in &lists {
+        starts.push(starts[starts.len() - 1] + list.len() as u32);
+    }
+    (starts, lists.concat())
 }
 
 /// The rows of one pass through a KV cache, for all layers (vLLM's attention metadata).
@@ -427,11 +436,11 @@ impl CachedBatch {
             shared_bytes: 0,
         };
         let arguments = [
-            address(&k)?,
-            address(&v)?,
+            address(&k, BF16)?,
+            address(&v, BF16)?,
             self.lists.address(self.slot_mapping)?,
-            address(keys)?,
-            address(values)?,
+            address(keys, BF16)?,
+            address(values, BF16)?,
             int(shape.tokens)?,
             int(shape.kv_heads)?,
             int(d)?,

@@ -54,7 +54,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], uint
                : "r"(address));
 }
 
-// Loads the left factor [16, 16] at (row, 2 * chunk) of a tile.
+// Loads the left factor [16, 16] at (row, 8 * chunk) of a tile.
 template <int CHUNKS>
 __device__ __forceinline__ void load_left(uint32_t (&a)[4], uint32_t tile, int row, int chunk) {
   int lane = threadIdx.x % LANES;

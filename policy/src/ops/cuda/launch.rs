@@ -1,7 +1,5 @@
 //! Launches of the kernels on tensors.
 
-use std::marker::PhantomData;
-
 use candle_core::cuda_backend::cudarc::driver::{
     DevicePtr as _, LaunchConfig, PushKernelArg as _, sys::CUfunction_attribute,
 };
@@ -15,18 +13,19 @@ use super::ptx;
 /// the static shared memory of the kernel.
 const USUAL_SHARED_BYTES: u32 = 32 << 10;
 
-/// A kernel's argument. It borrows the tensor behind an address: memory that is freed before the
-/// launch belongs to nobody when the kernel runs.
+/// A kernel's argument.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Argument<'a> {
-    /// An address on the device; 0 where an optional tensor is absent.
-    Address(u64, PhantomData<&'a Tensor>),
+    /// An address on the device and the tensor that it lies in; 0 where an optional tensor is
+    /// absent. The tensor is borrowed, because memory that is freed before the launch belongs to
+    /// nobody when the kernel runs.
+    Address(u64, Option<&'a Tensor>),
     Int(i32),
     Size(u64),
     Float(f32),
 }
 
-pub(super) const ABSENT: Argument<'static> = Argument::Address(0, PhantomData);
+pub(super) const ABSENT: Argument<'static> = Argument::Address(0, None);
 
 /// A launch of a kernel.
 pub(super) struct Launch<'a> {
@@ -45,7 +44,19 @@ impl Launch<'_> {
     /// Launches the kernel on the stream of the device. Whoever launches must have checked that the
     /// arguments are those of the kernel and that the tensors behind addresses have the sizes that
     /// it reads and writes.
+    ///
+    /// # Errors
+    /// A tensor is on another device, or was opened with another stream, or the driver refuses the
+    /// launch.
     pub(super) fn run(self, device: &Device, arguments: &[Argument<'_>]) -> Result<()> {
+        let tensors = arguments.iter().filter_map(|argument| match argument {
+            Argument::Address(_, tensor) => *tensor,
+            _ => None,
+        });
+        let mut elsewhere = tensors.filter(|tensor| !tensor.device().same_device(device));
+        if let Some(other) = elsewhere.next() {
+            bail!("{}: {other:?} is not on {device:?}", self.kernel);
+        }
         let Device::Cuda(device) = device else {
             bail!("a CUDA kernel was given a tensor of another device: this is a bug");
         };
@@ -91,8 +102,14 @@ pub(super) fn uninitialised(
     unsafe { Tensor::empty(shape, dtype, device) }
 }
 
-/// Returns the address of the first value of a contiguous tensor on a GPU.
-pub(super) fn address(tensor: &Tensor) -> Result<Argument<'_>> {
+/// Returns the address of the first value of a contiguous tensor of this dtype on a GPU.
+///
+/// # Errors
+/// The tensor is another one.
+pub(super) fn address(tensor: &Tensor, dtype: DType) -> Result<Argument<'_>> {
+    if tensor.dtype() != dtype {
+        bail!("a CUDA kernel for {dtype:?} was given {tensor:?}");
+    }
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else {
         bail!("a CUDA kernel was given a tensor of another device: this is a bug");
@@ -100,15 +117,15 @@ pub(super) fn address(tensor: &Tensor) -> Result<Argument<'_>> {
     let Some((start, _)) = layout.contiguous_offsets() else {
         bail!("a CUDA kernel was given a strided tensor: this is a bug");
     };
-    let begin = match tensor.dtype() {
+    let begin = match dtype {
         DType::BF16 => begin::<bf16>(storage),
         DType::F32 => begin::<f32>(storage),
         DType::F64 => begin::<f64>(storage),
         DType::U32 => begin::<u32>(storage),
         other => bail!("a CUDA kernel was given {other:?}: this is a bug"),
     }?;
-    let bytes = start * tensor.dtype().size_in_bytes();
-    Ok(Argument::Address(begin + bytes as u64, PhantomData))
+    let bytes = start * dtype.size_in_bytes();
+    Ok(Argument::Address(begin + bytes as u64, Some(tensor)))
 }
 
 fn begin<T: CudaDType>(storage: &CudaStorage) -> Result<u64> {

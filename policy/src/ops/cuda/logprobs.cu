@@ -24,7 +24,7 @@ struct Softmax {
     return difference < LOWEST ? LOWEST : difference;
   }
   __device__ __forceinline__ float logprob(float logit, float scale) const {
-    return shifted(logit, scale) - logf(sum);
+    return (logit * scale - largest) - logf(sum);
   }
   __device__ __forceinline__ float entropy() const { return logf(sum) - weighted / sum; }
 };
@@ -88,7 +88,7 @@ __device__ __forceinline__ Softmax softmax_statistics(const float *logits, int c
 // row_words] is 0. Bit i of word w is column 32 w + i.
 extern "C" __global__ void restrict_tokens(float *logits, const uint32_t *words, int columns,
                                            int row_words, float excluded) {
-  int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
+  int column = blockIdx.y * blockDim.x + threadIdx.x, row = blockIdx.x;
   if (column >= columns) return;
   uint32_t word = words[static_cast<size_t>(row) * row_words + column / 32];
   if ((word >> (column % 32) & 1) == 0) {
@@ -148,8 +148,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   double uniform = uniforms[row];
   Softmax softmax = softmax_statistics(logits, columns, scale, drawable, vocabulary);
 
+  const int segments = (vocabulary + SEGMENT - 1) / SEGMENT;
+  double total = 0;
+  for (int segment = 0; segment < segments; segment++) total += drawable[segment];
   int token = 0;
-  if (uniform < 0) {
+  // Beside a far larger logit of padding, the weights of all columns that may be drawn are zero.
+  if (uniform < 0 || total == 0) {
     float best = -INFINITY;
     int place = vocabulary;
     for (int at = threadIdx.x; at < vocabulary; at += THREADS) {
@@ -177,9 +181,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < WARPS; i++) take(bests[i], places[i]);
     token = min(place, vocabulary - 1);
   } else if (warp == 0) {
-    const int segments = (vocabulary + SEGMENT - 1) / SEGMENT;
-    double total = 0;
-    for (int segment = 0; segment < segments; segment++) total += drawable[segment];
     double target = uniform * total, before = 0;
     int held = 0;
     double held_before = 0;

@@ -4,12 +4,14 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::DType::{BF16, F32, F64, U32};
+use candle_core::{Result, Tensor, bail};
 
 use super::launch::{ABSENT, Argument, Launch, address, int, uninitialised, upload};
 use super::matmul::linears_unrounded;
 use crate::ops::logprobs::{LogprobGradients, SavedForBackward, Targets, TokenLogprobs};
-use crate::ops::{Backend, RowSampling, TokenSet, draw_rows};
+use crate::ops::token_set::EXCLUDED;
+use crate::ops::{RowSampling, TokenSet, draw_rows};
 
 /// The most columns of a row of logits.
 pub(super) const MOST_COLUMNS: usize = 1 << 19;
@@ -50,8 +52,8 @@ pub(crate) fn token_logprobs(
         temperature,
     };
     let (rows, device) = (targets.ids.len(), hidden.device());
-    let logprobs = uninitialised(rows, DType::F32, device)?;
-    let entropies = uninitialised(rows, DType::F32, device)?;
+    let logprobs = uninitialised(rows, F32, device)?;
+    let entropies = uninitialised(rows, F32, device)?;
     let mut saved = SavedForBackward::Nothing;
     for chunk in scored.chunks()? {
         let logits = scored.logits(&chunk)?;
@@ -59,11 +61,11 @@ pub(crate) fn token_logprobs(
         let of_chunk = |all: &Tensor| all.narrow(0, chunk.start, chunk.len());
         let (logprobs, entropies) = (of_chunk(&logprobs)?, of_chunk(&entropies)?);
         let arguments = [
-            address(&logits)?,
-            address(&targets)?,
-            address(&scales)?,
-            address(&logprobs)?,
-            address(&entropies)?,
+            address(&logits, F32)?,
+            address(&targets, U32)?,
+            address(&scales, F32)?,
+            address(&logprobs, F32)?,
+            address(&entropies, F32)?,
             int(logits.dim(1)?)?,
         ];
         over_rows("token_logprobs", chunk.len()).run(device, &arguments)?;
@@ -103,11 +105,11 @@ pub(crate) fn token_logprobs_backward(
         dhidden.push(dlogits.matmul(head)?);
         let hidden = hidden.narrow(0, chunk.start, chunk.len())?;
         let of_chunk = dlogits.t()?.matmul(&hidden)?;
-        // Several chunks are summed in f32 and rounded once.
+        // The products of several chunks are summed in f32.
         dhead = Some(match dhead {
-            Some(sum) => (sum + of_chunk.to_dtype(DType::F32)?)?,
+            Some(sum) => (sum + of_chunk.to_dtype(F32)?)?,
             None if chunk.len() == targets.ids.len() => of_chunk,
-            None => of_chunk.to_dtype(DType::F32)?,
+            None => of_chunk.to_dtype(F32)?,
         });
     }
     let dhead = match dhead {
@@ -141,7 +143,8 @@ impl Scored<'_> {
         };
         let allowed: Vec<Option<TokenSet>> =
             allowed[rows.clone()].iter().cloned().map(Some).collect();
-        Backend::CudaBf16.restrict_rows(&logits, &allowed)
+        restrict_rows(&logits, &allowed)?;
+        Ok(logits)
     }
 
     fn targets(&self, rows: &Range<usize>) -> Result<Tensor> {
@@ -169,14 +172,16 @@ impl Scored<'_> {
         let dentropies = gradients.entropies.as_ref().map(|all| column(all));
         let dentropies = dentropies.transpose()?;
         let (targets, scales) = (self.targets(rows)?, self.scales(rows)?);
-        let dlogits = uninitialised(logits.shape(), DType::BF16, device)?;
+        let dlogits = uninitialised(logits.shape(), BF16, device)?;
         let arguments = [
-            address(logits)?,
-            address(&targets)?,
-            address(&scales)?,
-            address(&dlogprobs)?,
-            dentropies.as_ref().map_or(Ok(ABSENT), address)?,
-            address(&dlogits)?,
+            address(logits, F32)?,
+            address(&targets, U32)?,
+            address(&scales, F32)?,
+            address(&dlogprobs, F32)?,
+            dentropies
+                .as_ref()
+                .map_or(Ok(ABSENT), |it| address(it, F32))?,
+            address(&dlogits, BF16)?,
             int(logits.dim(1)?)?,
         ];
         over_rows("token_logprobs_backward", rows.len()).run(device, &arguments)?;
@@ -184,14 +189,8 @@ impl Scored<'_> {
     }
 }
 
-/// Returns logits [R, V] in f32 in which each row with a set has only the tokens of the set; those
-/// of the others are `excluded`.
-pub(crate) fn restrict_rows(
-    logits: &Tensor,
-    allowed: &[Option<TokenSet>],
-    excluded: f32,
-) -> Result<Tensor> {
-    let logits = logits.copy()?.contiguous()?;
+/// Replaces, in place, the logits [R, V] in f32 that are not of the set of a row that has one.
+pub(crate) fn restrict_rows(logits: &Tensor, allowed: &[Option<TokenSet>]) -> Result<()> {
     let ((rows, columns), device) = (logits.dims2()?, logits.device());
     let row_words = columns.div_ceil(32);
     let mut words = vec![u32::MAX; rows * row_words];
@@ -205,19 +204,18 @@ pub(crate) fn restrict_rows(
     }
     let words = upload(words, device)?;
     let launch = Launch {
-        grid: (columns.div_ceil(256), rows),
+        grid: (rows, columns.div_ceil(256)),
         threads: 256,
         ..over_rows("restrict_tokens", rows)
     };
     let arguments = [
-        address(&logits)?,
-        address(&words)?,
+        address(logits, F32)?,
+        address(&words, U32)?,
         int(columns)?,
         int(row_words)?,
-        Argument::Float(excluded),
+        Argument::Float(EXCLUDED),
     ];
-    launch.run(device, &arguments)?;
-    Ok(logits)
+    launch.run(device, &arguments)
 }
 
 /// Returns whether only the kernel's inverse transform is needed: no filter is on.
@@ -232,39 +230,58 @@ fn is_greedy(draw: &RowSampling) -> bool {
 }
 
 /// Samples one of the first `vocabulary` columns of each row of logits [R, V] in f32, with its
-/// log-probability over all columns (see [`draw_rows`]).
+/// log-probability over all columns (see [`draw_rows`]). A row's sample does not depend on the
+/// other rows.
 pub(crate) fn draw(
     logits: &Tensor,
     vocabulary: usize,
     draws: &[RowSampling],
 ) -> Result<Vec<(u32, f32)>> {
     let logits = logits.contiguous()?;
-    let ((rows, columns), device) = (logits.dims2()?, logits.device());
-    if rows != draws.len() || columns > MOST_COLUMNS || logits.dtype() != DType::F32 {
+    let (rows, columns) = logits.dims2()?;
+    if rows != draws.len() || columns > MOST_COLUMNS {
         bail!("sampling: {} rows of {logits:?}", draws.len());
     }
-    // As training divides: in f32.
-    let scale = |draw: &RowSampling| (draw.filters.temperature as f32).recip();
-    let scales: Vec<f32> = draws.iter().map(scale).collect();
-    let scales = Tensor::from_vec(scales, rows, device)?;
-    if !draws
-        .iter()
-        .all(|draw| is_unfiltered(draw) || is_greedy(draw))
-    {
-        return draw_filtered(&logits, vocabulary, draws, &scales);
+    let mut drawn = draw_unfiltered(&logits, vocabulary, draws)?;
+    let is_filtered = |row: &usize| !is_unfiltered(&draws[*row]) && !is_greedy(&draws[*row]);
+    let filtered: Vec<usize> = (0..rows).filter(is_filtered).collect();
+    if filtered.is_empty() {
+        return Ok(drawn);
     }
-    // Tokens, and then the bits of the log-probabilities.
-    let results = uninitialised(2 * rows, DType::U32, device)?;
-    let logprobs = results.narrow(0, rows, rows)?;
+    // Tensor operations find these tokens, and the kernel scores them as it scores the others.
+    let numbers: Vec<u32> = filtered.iter().map(|&row| row as u32).collect();
+    let numbers = upload(numbers, logits.device())?;
+    let logits = logits.index_select(&numbers, 0)?;
+    let draws: Vec<RowSampling> = filtered.iter().map(|&row| draws[row]).collect();
+    let tokens = draw_rows(&logits, vocabulary, &draws)?;
+    let tokens: Vec<u32> = tokens.into_iter().map(|(token, _)| token).collect();
+    let logprobs = logprobs_at(&logits, &tokens, &draws)?;
+    for ((row, token), logprob) in filtered.into_iter().zip(tokens).zip(logprobs) {
+        drawn[row] = (token, logprob);
+    }
+    Ok(drawn)
+}
+
+/// [`draw`] as if no row had a filter.
+fn draw_unfiltered(
+    logits: &Tensor,
+    vocabulary: usize,
+    draws: &[RowSampling],
+) -> Result<Vec<(u32, f32)>> {
+    let ((rows, columns), device) = (logits.dims2()?, logits.device());
+    let scales = scales(draws, logits)?;
     let uniform = |draw: &RowSampling| if is_greedy(draw) { -1.0 } else { draw.uniform };
     let uniforms: Vec<f64> = draws.iter().map(uniform).collect();
     let uniforms = Tensor::from_vec(uniforms, rows, device)?;
+    // Tokens, and then the bits of the log-probabilities.
+    let results = uninitialised(2 * rows, U32, device)?;
+    let logprobs = results.narrow(0, rows, rows)?;
     let arguments = [
-        address(&logits)?,
-        address(&scales)?,
-        address(&uniforms)?,
-        address(&results)?,
-        address(&logprobs)?,
+        address(logits, F32)?,
+        address(&scales, F32)?,
+        address(&uniforms, F64)?,
+        address(&results, U32)?,
+        address(&logprobs, U32)?,
         int(columns)?,
         int(vocabulary.min(columns))?,
     ];
@@ -277,32 +294,26 @@ pub(crate) fn draw(
         .collect())
 }
 
-/// [`draw`] with filters: tensor operations find the tokens, and the kernel scores them, so that
-/// the log-probabilities are the learner's.
-fn draw_filtered(
-    logits: &Tensor,
-    vocabulary: usize,
-    draws: &[RowSampling],
-    scales: &Tensor,
-) -> Result<Vec<(u32, f32)>> {
-    let drawn = draw_rows(logits, vocabulary, draws)?;
-    let tokens: Vec<u32> = drawn.iter().map(|&(token, _)| token).collect();
-    let logprobs = logprobs_at(logits, &tokens, scales)?;
-    Ok(tokens.into_iter().zip(logprobs).collect())
-}
-
-fn logprobs_at(logits: &Tensor, tokens: &[u32], scales: &Tensor) -> Result<Vec<f32>> {
+fn logprobs_at(logits: &Tensor, tokens: &[u32], draws: &[RowSampling]) -> Result<Vec<f32>> {
     let device = logits.device();
-    let logprobs = uninitialised(tokens.len(), DType::F32, device)?;
-    let targets = Tensor::new(tokens, device)?;
+    let (targets, scales) = (Tensor::new(tokens, device)?, scales(draws, logits)?);
+    let logprobs = uninitialised(tokens.len(), F32, device)?;
     let arguments = [
-        address(logits)?,
-        address(&targets)?,
-        address(scales)?,
-        address(&logprobs)?,
+        address(logits, F32)?,
+        address(&targets, U32)?,
+        address(&scales, F32)?,
+        address(&logprobs, F32)?,
         ABSENT,
         int(logits.dim(1)?)?,
     ];
     over_rows("token_logprobs", tokens.len()).run(device, &arguments)?;
     logprobs.to_vec1()
+}
+
+/// Returns what the logits of each row are multiplied by.
+fn scales(draws: &[RowSampling], logits: &Tensor) -> Result<Tensor> {
+    // As training divides: in f32.
+    let scale = |draw: &RowSampling| (draw.filters.temperature as f32).recip();
+    let scales: Vec<f32> = draws.iter().map(scale).collect();
+    Tensor::from_vec(scales, draws.len(), logits.device())
 }

@@ -1,6 +1,7 @@
 //! Products of linear layers: y [M, N] = x [M, K] Wᵀ, with W [N, K] (`matmul.cu`).
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::DType::{self, BF16, F32};
+use candle_core::{Result, Tensor, bail};
 
 use super::launch::{ABSENT, Argument, Launch, address, int, uninitialised};
 
@@ -56,19 +57,19 @@ impl Tile {
     }
 
     fn kernel(&self, dtype: DType) -> String {
-        let output = if dtype == DType::F32 { "f32" } else { "bf16" };
+        let output = if dtype == F32 { "f32" } else { "bf16" };
         format!("matmul_{}x{}_{output}", self.rows, self.columns)
     }
 }
 
 /// Computes x Wᵀ for up to three weights that read the same x, in bf16.
 pub(crate) fn linears(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
-    products(x, weights, DType::BF16)
+    products(x, weights, BF16)
 }
 
 /// Computes x Wᵀ without the last rounding, in f32.
 pub(crate) fn linears_unrounded(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    Ok(products(x, &[weight], DType::F32)?.remove(0))
+    Ok(products(x, &[weight], F32)?.remove(0))
 }
 
 fn products(x: &Tensor, weights: &[&Tensor], dtype: DType) -> Result<Vec<Tensor>> {
@@ -77,9 +78,11 @@ fn products(x: &Tensor, weights: &[&Tensor], dtype: DType) -> Result<Vec<Tensor>
     let mut columns = Vec::with_capacity(weights.len());
     for weight in weights {
         let (n, in_features) = weight.dims2()?;
-        let is_bf16 = [&x, *weight].iter().all(|it| it.dtype() == DType::BF16);
-        if in_features != k || !is_bf16 || weights.len() > MOST_WEIGHTS {
-            bail!("linear: {x:?} for a weight {weight:?} of {}", weights.len());
+        if in_features != k || weights.len() > MOST_WEIGHTS {
+            bail!(
+                "linear: {x:?} for {weight:?}, one of {} weights",
+                weights.len()
+            );
         }
         columns.push(n);
     }
@@ -97,11 +100,11 @@ fn products(x: &Tensor, weights: &[&Tensor], dtype: DType) -> Result<Vec<Tensor>
     };
     // The kernel's parameters are x, the weights, the outputs, their columns, and the rest.
     let mut arguments = vec![ABSENT; 1 + 2 * MOST_WEIGHTS];
-    arguments[0] = address(&x)?;
+    arguments[0] = address(&x, BF16)?;
     arguments.resize(1 + 3 * MOST_WEIGHTS, Argument::Int(0));
     for (at, (weight, output)) in weights.iter().zip(&outputs).enumerate() {
-        arguments[1 + at] = address(weight)?;
-        arguments[1 + MOST_WEIGHTS + at] = address(output)?;
+        arguments[1 + at] = address(weight, BF16)?;
+        arguments[1 + MOST_WEIGHTS + at] = address(output, dtype)?;
         arguments[1 + 2 * MOST_WEIGHTS + at] = int(columns[at])?;
     }
     arguments.extend([int(m)?, int(k)?]);

@@ -89,20 +89,20 @@ extern "C" __global__ void rms_norm_backward(const bf16 *x, const bf16 *weight, 
   if (lane == 0) inverses[row] = inverse;
 }
 
-// Partial sums [gridDim.y, width] of dy * x * inverse over strips of `strip` rows: the gradient of
+// Partial sums [gridDim.x, width] of dy * x * inverse over strips of `strip` rows: the gradient of
 // a norm's weight. One thread for each column.
 extern "C" __global__ void rms_norm_weight_gradient(const bf16 *x, const bf16 *dy,
                                                     const float *inverses, float *partial, int rows,
                                                     int width, int strip) {
-  int column = blockIdx.x * blockDim.x + threadIdx.x;
+  int column = blockIdx.y * blockDim.x + threadIdx.x;
   if (column >= width) return;
-  int first = blockIdx.y * strip, last = min(rows, first + strip);
+  int first = blockIdx.x * strip, last = min(rows, first + strip);
   float sum = 0;
   for (int row = first; row < last; row++) {
     size_t at = static_cast<size_t>(row) * width + column;
     sum += __bfloat162float(dy[at]) * (__bfloat162float(x[at]) * inverses[row]);
   }
-  partial[static_cast<size_t>(blockIdx.y) * width + column] = sum;
+  partial[static_cast<size_t>(blockIdx.x) * width + column] = sum;
 }
 
 // Rotates the pairs (i, i + width / 2) of x [tokens, heads, width] by the angles whose cosines and

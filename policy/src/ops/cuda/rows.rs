@@ -1,6 +1,7 @@
 //! Operations on rows and elements: RMSNorm, rotary embedding, SwiGLU (`rows.cu`).
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::DType::{BF16, F32, U32};
+use candle_core::{Result, Tensor, bail};
 
 use super::launch::{ABSENT, Argument, Launch, address, int, uninitialised, upload};
 use crate::ops::check_same_shape;
@@ -29,11 +30,11 @@ fn over_rows(kernel: &str, rows: usize) -> Launch<'_> {
 pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let x = x.contiguous()?;
     let (rows, width) = rows_of(&x, weight)?;
-    let y = uninitialised(x.shape(), DType::BF16, x.device())?;
+    let y = uninitialised(x.shape(), BF16, x.device())?;
     let arguments = [
-        address(&x)?,
-        address(weight)?,
-        address(&y)?,
+        address(&x, BF16)?,
+        address(weight, BF16)?,
+        address(&y, BF16)?,
         ABSENT,
         int(rows)?,
         int(width)?,
@@ -53,14 +54,14 @@ pub(crate) fn add_and_norm(
     check_same_shape("add-and-norm", x, y)?;
     let (x, y) = (x.contiguous()?, y.contiguous()?);
     let ((rows, width), device) = (rows_of(&x, weight)?, x.device());
-    let sum = uninitialised(x.shape(), DType::BF16, device)?;
-    let normed = uninitialised(x.shape(), DType::BF16, device)?;
+    let sum = uninitialised(x.shape(), BF16, device)?;
+    let normed = uninitialised(x.shape(), BF16, device)?;
     let arguments = [
-        address(&x)?,
-        address(&y)?,
-        address(weight)?,
-        address(&sum)?,
-        address(&normed)?,
+        address(&x, BF16)?,
+        address(&y, BF16)?,
+        address(weight, BF16)?,
+        address(&sum, BF16)?,
+        address(&normed, BF16)?,
         int(rows)?,
         int(width)?,
         Argument::Float(eps as f32),
@@ -88,19 +89,19 @@ pub(crate) fn norm_and_rope(
     if let Some((of_q, of_k)) = norms {
         rows_of(&q, of_q)?;
         rows_of(&k, of_k)?;
-        weights = [address(of_q)?, address(of_k)?];
+        weights = [address(of_q, BF16)?, address(of_k, BF16)?];
     }
     let device = q.device();
-    let rotated_q = uninitialised(q.shape(), DType::BF16, device)?;
-    let rotated_k = uninitialised(k.shape(), DType::BF16, device)?;
+    let rotated_q = uninitialised(q.shape(), BF16, device)?;
+    let rotated_k = uninitialised(k.shape(), BF16, device)?;
     let arguments = [
-        address(&q)?,
-        address(&k)?,
+        address(&q, BF16)?,
+        address(&k, BF16)?,
         weights[0],
         weights[1],
-        address(cos_sin)?,
-        address(&rotated_q)?,
-        address(&rotated_k)?,
+        address(cos_sin, F32)?,
+        address(&rotated_q, BF16)?,
+        address(&rotated_k, BF16)?,
         int(tokens)?,
         int(heads)?,
         int(kv_heads)?,
@@ -124,15 +125,17 @@ pub(crate) fn rms_norm_backward(
     let (x, dy) = (x.contiguous()?, dy.contiguous()?);
     let residual = residual.map(Tensor::contiguous).transpose()?;
     let ((rows, width), device) = (rows_of(&x, weight)?, x.device());
-    let dx = uninitialised(x.shape(), DType::BF16, device)?;
-    let inverses = uninitialised(rows, DType::F32, device)?;
+    let dx = uninitialised(x.shape(), BF16, device)?;
+    let inverses = uninitialised(rows, F32, device)?;
     let arguments = [
-        address(&x)?,
-        address(weight)?,
-        address(&dy)?,
-        residual.as_ref().map_or(Ok(ABSENT), address)?,
-        address(&dx)?,
-        address(&inverses)?,
+        address(&x, BF16)?,
+        address(weight, BF16)?,
+        address(&dy, BF16)?,
+        residual
+            .as_ref()
+            .map_or(Ok(ABSENT), |it| address(it, BF16))?,
+        address(&dx, BF16)?,
+        address(&inverses, F32)?,
         int(rows)?,
         int(width)?,
         Argument::Float(eps as f32),
@@ -140,16 +143,16 @@ pub(crate) fn rms_norm_backward(
     over_rows("rms_norm_backward", rows).run(device, &arguments)?;
 
     let strips = rows.div_ceil(STRIP);
-    let partial = uninitialised((strips, width), DType::F32, device)?;
+    let partial = uninitialised((strips, width), F32, device)?;
     let launch = Launch {
-        grid: (width.div_ceil(THREADS), strips),
+        grid: (strips, width.div_ceil(THREADS)),
         ..over("rms_norm_weight_gradient", width)
     };
     let arguments = [
-        address(&x)?,
-        address(&dy)?,
-        address(&inverses)?,
-        address(&partial)?,
+        address(&x, BF16)?,
+        address(&dy, BF16)?,
+        address(&inverses, F32)?,
+        address(&partial, F32)?,
         int(rows)?,
         int(width)?,
         int(STRIP)?,
@@ -173,11 +176,13 @@ pub(crate) fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tens
     if cos_sin.dims() != [tokens, width] {
         bail!("rope: {x:?} against cos_sin {cos_sin:?}");
     }
-    let y = uninitialised(x.shape(), DType::BF16, x.device())?;
+    let y = uninitialised(x.shape(), BF16, x.device())?;
+    // The kernel numbers the elements.
+    int(x.elem_count())?;
     let arguments = [
-        address(&x)?,
-        address(cos_sin)?,
-        address(&y)?,
+        address(&x, BF16)?,
+        address(cos_sin, F32)?,
+        address(&y, BF16)?,
         int(tokens)?,
         int(heads)?,
         int(width)?,
@@ -211,11 +216,11 @@ pub(crate) fn add_rows(sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> 
         upload(order, device)?,
     ];
     let arguments = [
-        address(&sum)?,
-        address(&x)?,
-        address(&lists[0])?,
-        address(&lists[1])?,
-        address(&lists[2])?,
+        address(&sum, BF16)?,
+        address(&x, BF16)?,
+        address(&lists[0], U32)?,
+        address(&lists[1], U32)?,
+        address(&lists[2], U32)?,
         int(width)?,
     ];
     launch.run(device, &arguments)?;
@@ -256,11 +261,11 @@ impl GroupedRows {
 /// Returns silu(gate) * up.
 pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     let ([gate, up], elements) = elements([gate, up])?;
-    let out = uninitialised(gate.shape(), DType::BF16, gate.device())?;
+    let out = uninitialised(gate.shape(), BF16, gate.device())?;
     let arguments = [
-        address(&gate)?,
-        address(&up)?,
-        address(&out)?,
+        address(&gate, BF16)?,
+        address(&up, BF16)?,
+        address(&out, BF16)?,
         int(elements)?,
     ];
     over("swiglu", elements / 8).run(gate.device(), &arguments)?;
@@ -271,14 +276,14 @@ pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 pub(crate) fn swiglu_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<[Tensor; 2]> {
     let ([gate, up, dout], elements) = elements([gate, up, dout])?;
     let device = gate.device();
-    let dgate = uninitialised(gate.shape(), DType::BF16, device)?;
-    let dup = uninitialised(gate.shape(), DType::BF16, device)?;
+    let dgate = uninitialised(gate.shape(), BF16, device)?;
+    let dup = uninitialised(gate.shape(), BF16, device)?;
     let arguments = [
-        address(&gate)?,
-        address(&up)?,
-        address(&dout)?,
-        address(&dgate)?,
-        address(&dup)?,
+        address(&gate, BF16)?,
+        address(&up, BF16)?,
+        address(&dout, BF16)?,
+        address(&dgate, BF16)?,
+        address(&dup, BF16)?,
         int(elements)?,
     ];
     over("swiglu_backward", elements / 8).run(device, &arguments)?;
