@@ -18,57 +18,81 @@ const VOCABULARY: usize = 4_999;
 /// Largest difference of a log-probability.
 const EXACT: f64 = 1e-4;
 
-/// Samples without filters, greedily, with filters, and of a few tokens only.
-pub(super) fn sampling(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
+/// Rows of logits, and how each is sampled.
+struct Case {
+    name: &'static str,
+    settings: SamplingSettings,
+    allowed: Option<TokenSet>,
+    /// [ROWS * COLUMNS].
+    logits: Vec<f32>,
+}
+
+fn cases() -> Vec<Case> {
     let value = |at: usize| ((at * at * 13 + at) as f64 * 1e-3).sin() as f32 * 6.0;
     let logits: Vec<f32> = (0..ROWS * COLUMNS).map(value).collect();
-    let mut under_padding = logits.clone();
-    for row in under_padding.chunks_mut(COLUMNS) {
+    let mut beside_padding = logits.clone();
+    for row in beside_padding.chunks_mut(COLUMNS) {
         row[VOCABULARY..].fill(30.0);
     }
     let mut broken = logits.clone();
     (broken[7], broken[COLUMNS + 9]) = (f32::NAN, f32::INFINITY);
     broken[2 * COLUMNS..3 * COLUMNS].fill(f32::NEG_INFINITY);
-    let few = TokenSet::new(&[0x00f0_0810; COLUMNS.div_ceil(64)]);
+    let default = SamplingSettings::default();
+    let cold = SamplingSettings {
+        temperature: 1e-6,
+        ..default
+    };
     let filtered = SamplingSettings {
         temperature: 0.8,
         top_k: 50,
         top_p: 0.9,
         min_p: 0.01,
     };
-    let default = SamplingSettings::default();
-    let mut measurements = Vec::new();
-    let cold = SamplingSettings {
-        temperature: 1e-6,
-        ..default
+    let few = TokenSet::new(&[0x00f0_0810; COLUMNS.div_ceil(64)]);
+    let case = |name, settings, logits: &[f32]| Case {
+        name,
+        settings,
+        allowed: None,
+        logits: logits.to_vec(),
     };
-    for (what, settings, allowed, logits) in [
-        ("without filters", default, None, &logits),
-        ("greedy", SamplingSettings::greedy(), None, &logits),
-        ("at a temperature of 1e-6", cold, None, &logits),
-        ("with filters", filtered, None, &logits),
-        ("of a set", default, Some(few), &logits),
-        ("beside large padding", default, None, &under_padding),
-        ("of broken logits", default, None, &broken),
-    ] {
-        let on = |device: &Device, dtype| -> Result<Vec<Sampled>> {
-            let backend = Backend::of(device, dtype);
-            let logits = Tensor::from_slice(logits, (ROWS, COLUMNS), device)?;
-            let logits = backend.restrict_rows(&logits, &vec![allowed.clone(); ROWS])?;
-            let row = |row: usize| {
-                let group = row as u64;
-                let coordinates = Coordinates {
-                    group,
-                    ..Coordinates::default()
-                };
-                (settings, coordinates)
+    vec![
+        case("without filters", default, &logits),
+        case("greedy", SamplingSettings::greedy(), &logits),
+        case("at a temperature of 1e-6", cold, &logits),
+        case("with filters", filtered, &logits),
+        Case {
+            allowed: Some(few),
+            ..case("of a set", default, &logits)
+        },
+        case("beside large padding", default, &beside_padding),
+        case("of broken logits", default, &broken),
+    ]
+}
+
+impl Case {
+    fn sample(&self, device: &Device, dtype: DType) -> Result<Vec<Sampled>> {
+        let backend = Backend::of(device, dtype);
+        let logits = Tensor::from_slice(&self.logits, (ROWS, COLUMNS), device)?;
+        let logits = backend.restrict_rows(&logits, &vec![self.allowed.clone(); ROWS])?;
+        let row = |row: usize| {
+            let coordinates = Coordinates {
+                group: row as u64,
+                ..Coordinates::default()
             };
-            let rows: Vec<_> = (0..ROWS).map(row).collect();
-            Ok(sample_rows(backend, &logits, VOCABULARY, &rows)?)
+            (self.settings, coordinates)
         };
+        let rows: Vec<_> = (0..ROWS).map(row).collect();
+        Ok(sample_rows(backend, &logits, VOCABULARY, &rows)?)
+    }
+}
+
+/// Compares the samples of each case.
+pub(super) fn sampling(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
+    let mut measurements = Vec::new();
+    for case in cases() {
         // The CPU's backends sample by one kernel, from logits in f32.
-        let found = on(&target.device, DType::BF16)?;
-        let expected = on(&Device::Cpu, DType::F32)?;
+        let found = case.sample(&target.device, DType::BF16)?;
+        let expected = case.sample(&Device::Cpu, DType::F32)?;
         // The token of a row whose log-probability is NaN means nothing.
         let pairs = || found.iter().zip(&expected);
         let differs = |a: &Sampled, b: &Sampled| match (a.logprob.is_nan(), b.logprob.is_nan()) {
@@ -80,9 +104,9 @@ pub(super) fn sampling(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
         let valid = pairs().filter(|(_, b)| !b.logprob.is_nan());
         let differences = valid.map(|(a, b)| f64::from((a.logprob - b.logprob).abs()));
         let largest = differences.max_by(f64::total_cmp).unwrap_or(f64::NAN);
-        let name = format!("{what}: tokens that differ");
+        let name = format!("{}: tokens that differ", case.name);
         measurements.push(Measurement::within(0.0, name, other as f64));
-        let name = format!("{what}: largest difference of log-probabilities");
+        let name = format!("{}: largest difference of log-probabilities", case.name);
         measurements.push(Measurement::within(EXACT, name, largest));
     }
     Ok(measurements)

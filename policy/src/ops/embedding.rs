@@ -18,7 +18,9 @@ impl Backend {
     pub fn add_rows(self, sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if self == Self::CudaBf16 {
-            return super::cuda::add_rows(sum, rows, x);
+            let sum = sum.contiguous()?;
+            super::cuda::add_rows(&sum, rows, x)?;
+            return Ok(sum);
         }
         let dtype = sum.dtype();
         let sum = match compute_dtype(dtype) == dtype {

@@ -99,7 +99,7 @@ mod tests {
         let (found, expected) = ([0.0, f64::NAN, 0.5], [0.0, 0.0, 0.0]);
         assert!(!Measurement::within(1.0, "", largest_difference(&found, &expected)).is_fine());
         assert!(
-            agreement("", &found, &expected)
+            agreement("", &found, &expected, DType::F32)
                 .iter()
                 .all(|measurement| !measurement.is_fine())
         );
@@ -108,9 +108,19 @@ mod tests {
 
     #[test]
     fn kl_is_zero_where_they_agree_and_grows_with_the_square() {
-        let [_, same] = agreement("", &[-1.0, -2.0], &[-1.0, -2.0]);
+        let [_, same] = agreement("", &[-1.0, -2.0], &[-1.0, -2.0], DType::F32);
         assert_eq!(same.value, 0.0);
-        let [_, apart] = agreement("", &[-1.0, -2.0], &[-1.01, -2.01]);
+        let [_, apart] = agreement("", &[-1.0, -2.0], &[-1.01, -2.01], DType::F32);
         assert!((apart.value - 5e-5).abs() < 1e-6, "{}", apart.value);
+    }
+
+    #[test]
+    fn kernels_must_give_equal_bits_and_tensor_operations_nearly() {
+        let is_fine = |dtype| {
+            let nearly = [-1.0, -2.0 + 1e-6];
+            agreement("", &[-1.0, -2.0], &nearly, dtype).map(|it| it.is_fine())
+        };
+        assert_eq!(is_fine(DType::F32), [true; 2]);
+        assert_eq!(is_fine(DType::BF16), [false; 2]);
     }
 }

@@ -5,14 +5,18 @@
 //! kernel sums in an order that depends neither on the number of rows nor on where a row lies.
 
 mod attention;
+mod attention_backward;
+mod attention_lists;
+mod cached_attention;
 mod launch;
 mod logprobs;
 mod matmul;
 pub(crate) mod ptx;
 mod rows;
 
-pub(crate) use attention::CachedBatch;
-pub(super) use attention::{attention, attention_backward};
+pub(super) use attention::attention;
+pub(super) use attention_backward::attention_backward;
+pub(crate) use cached_attention::CachedBatch;
 pub(crate) use logprobs::{draw, restrict_rows};
 pub(super) use logprobs::{token_logprobs, token_logprobs_backward};
 pub(super) use matmul::{linears, linears_unrounded};

@@ -192,17 +192,17 @@ pub(crate) fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tens
     Ok(y)
 }
 
-/// Adds the rows of x [N, W] to the chosen rows of `sum` [R, W], in place. The additions of one row
-/// are in the order of `rows` and are rounded once.
-pub(crate) fn add_rows(sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
-    let (sum, x) = (sum.contiguous()?, x.contiguous()?);
+/// Adds the rows of x [N, W] to the chosen rows of a contiguous `sum` [R, W], in place. The
+/// additions of one row are in the order of `rows` and are rounded once.
+pub(crate) fn add_rows(sum: &Tensor, rows: &[u32], x: &Tensor) -> Result<()> {
+    let x = x.contiguous()?;
     let ((count, width), device) = (sum.dims2()?, x.device());
     let fits = x.dims() == [rows.len(), width] && rows.iter().all(|&row| (row as usize) < count);
     if !fits || !width.is_multiple_of(8) {
         bail!("add-rows: {x:?} do not fit {sum:?}");
     }
     if rows.is_empty() {
-        return Ok(sum);
+        return Ok(());
     }
     let grouped = GroupedRows::new(rows);
     let launch = Launch {
@@ -216,15 +216,14 @@ pub(crate) fn add_rows(sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> 
         upload(order, device)?,
     ];
     let arguments = [
-        address(&sum, BF16)?,
+        address(sum, BF16)?,
         address(&x, BF16)?,
         address(&lists[0], U32)?,
         address(&lists[1], U32)?,
         address(&lists[2], U32)?,
         int(width)?,
     ];
-    launch.run(device, &arguments)?;
-    Ok(sum)
+    launch.run(device, &arguments)
 }
 
 /// Rows by the row that they are added to.
