@@ -72,8 +72,8 @@ impl Compiler {
         let name = kernel.file_stem().expect("a file has a name");
         let ptx = self.out.join(name).with_extension("ptx");
         let mut command = Command::new(&self.nvcc);
-        // Whether the compiler fuses a multiplication and an addition would depend on the code around
-        // them, and with it the bits of two kernels that must agree.
+        // Whether the compiler fuses a multiplication and an addition would depend on the code
+        // around them, and with it the bits of two kernels that must agree.
         let flags = ["-ptx", "-O3", "-std=c++17", "-fmad=false"];
         command.args(flags).arg(&self.architecture);
         let output = command.arg("-o").arg(ptx).arg(kernel).output();

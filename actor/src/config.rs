@@ -74,8 +74,8 @@ pub struct EngineSettings {
     /// Conversations in the KV cache, which is also the largest number of rows in a batch.
     #[default(64)]
     pub slots: usize,
-    /// Tokens that one forward pass computes at most. 0 selects 4,096 on a GPU, which few tokens do
-    /// not keep busy, and 512 on the CPU.
+    /// Tokens that one forward pass computes at most. 0 selects 4,096 on a GPU, because fewer do
+    /// not keep it busy, and 512 on the CPU.
     pub pass_tokens: usize,
     /// Bytes that the KV cache may take. The engine has fewer slots if they do not fit. 0 selects a
     /// quarter of the free memory of a GPU, or 2 GiB on the CPU.

@@ -89,3 +89,13 @@ impl PackedRows {
         self.rows.iter().flat_map(positions).collect()
     }
 }
+
+/// Returns the first packed token of each row.
+pub(crate) fn row_offsets(rows: &[PackedRow]) -> Vec<usize> {
+    let begin = |next: &mut usize, row: &PackedRow| {
+        let first = *next;
+        *next += row.len;
+        Some(first)
+    };
+    rows.iter().scan(0, begin).collect()
+}

@@ -142,9 +142,14 @@ pub fn sample_rows(
         return Ok(sampled?);
     }
     let draws: Vec<RowSampling> = rows.iter().map(row_draw).collect();
-    let drawn = backend
-        .draw_rows(logits, vocabulary_size, &draws)?
-        .into_iter();
+    #[cfg(feature = "cuda")]
+    let draw_rows = match backend {
+        Backend::CudaBf16 => ops::cuda::draw,
+        _ => ops::draw_rows,
+    };
+    #[cfg(not(feature = "cuda"))]
+    let draw_rows = ops::draw_rows;
+    let drawn = draw_rows(logits, vocabulary_size, &draws)?.into_iter();
     Ok(drawn
         .map(|(token, logprob)| Sampled { token, logprob })
         .collect())

@@ -14,7 +14,7 @@ use super::attention_kernel::{AttentionValue, Backward, Forward, Heads, Largest,
 use super::attention_tensor_ops::attention_in_pages;
 use super::kv_pages::{KvPages, PAGE, PagedSequence};
 use super::{Backend, autograd_backward, check_same_shape, read};
-use crate::packed_rows::PackedRow;
+use crate::packed_rows::{PackedRow, row_offsets};
 
 impl Backend {
     /// Attends with q [T, H, D] to k and v [T, K, D] of packed rows → [T, H * D]. A row with a past
@@ -160,16 +160,6 @@ pub(crate) fn cached_attention<'a, T: AttentionValue>(
         Ok(out)
     })?;
     T::tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
-}
-
-/// Returns the first packed token of each row.
-pub(super) fn row_offsets(rows: &[PackedRow]) -> Vec<usize> {
-    let begin = |next: &mut usize, row: &PackedRow| {
-        let first = *next;
-        *next += row.len;
-        Some(first)
-    };
-    rows.iter().scan(0, begin).collect()
 }
 
 /// The rows of one call and their offsets in the packed batch.

@@ -16,10 +16,9 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::at_least_f32;
-use super::attention::row_offsets;
 use super::fixed_shape::product_of_matrices;
 use super::kv_pages::PAGE;
-use crate::packed_rows::PackedRow;
+use crate::packed_rows::{PackedRow, row_offsets};
 
 /// Queries of a block. A row with fewer is padded.
 const QUERY_BLOCK: usize = 16;

@@ -7,7 +7,6 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::RowSampling;
 use super::bf16_values::{rounded, widened};
 use crate::config::DecoderConfig;
 
@@ -56,20 +55,6 @@ impl Backend {
     /// Returns whether the kernels of the CPU compute.
     pub(crate) fn is_cpu(self) -> bool {
         matches!(self, Self::CpuF32 | Self::CpuBf16)
-    }
-
-    /// [`super::draw_rows`], on a GPU by a kernel.
-    pub(crate) fn draw_rows(
-        self,
-        logits: &Tensor,
-        vocabulary: usize,
-        draws: &[RowSampling],
-    ) -> Result<Vec<(u32, f32)>> {
-        #[cfg(feature = "cuda")]
-        if self == Self::CudaBf16 {
-            return super::cuda::draw(logits, vocabulary, draws);
-        }
-        super::draw_rows(logits, vocabulary, draws)
     }
 
     /// Runs a kernel of f32 on `inputs`, and rounds its result to the dtype that is held.

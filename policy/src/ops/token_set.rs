@@ -8,7 +8,7 @@ use super::{Backend, tensor};
 
 /// The logit of a token that may not be sampled. Its exponential is zero beside any other logit of
 /// a network, and products with zero stay zero, where minus infinity would give NaN.
-pub(super) const EXCLUDED: f32 = -1e9;
+const EXCLUDED: f32 = -1e9;
 
 /// A set of tokens. Clones share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,12 +24,6 @@ impl TokenSet {
     pub fn contains(&self, token: u32) -> bool {
         let word = self.0.get(token as usize / 32);
         word.is_some_and(|word| word >> (token % 32) & 1 == 1)
-    }
-
-    /// Returns its words, as [`Self::new`] takes them.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn words(&self) -> &[u32] {
-        &self.0
     }
 
     /// Excludes all other tokens from a row of logits.
@@ -67,7 +61,7 @@ impl Backend {
         #[cfg(feature = "cuda")]
         if self == Self::CudaBf16 {
             let logits = logits.copy()?.contiguous()?;
-            super::cuda::restrict_rows(&logits, allowed)?;
+            restrict_in_place(&logits, allowed)?;
             return Ok(logits);
         }
         let mut kept = vec![1_u8; rows * columns];
@@ -82,6 +76,22 @@ impl Backend {
         let excluded = Tensor::new(EXCLUDED, logits.device())?.to_dtype(logits.dtype())?;
         kept.where_cond(logits, &excluded.broadcast_as((rows, columns))?)
     }
+}
+
+/// [`Backend::restrict_rows`] for contiguous logits on a GPU, in their memory.
+#[cfg(feature = "cuda")]
+pub(super) fn restrict_in_place(logits: &Tensor, allowed: &[Option<TokenSet>]) -> Result<()> {
+    let (rows, columns) = logits.dims2()?;
+    let row_words = columns.div_ceil(32);
+    let mut words = vec![u32::MAX; rows * row_words];
+    for (words, allowed) in words.chunks_mut(row_words).zip(allowed) {
+        if let Some(TokenSet(allowed)) = allowed {
+            let known = allowed.len().min(row_words);
+            words[..known].copy_from_slice(&allowed[..known]);
+            words[known..].fill(0);
+        }
+    }
+    super::cuda::restrict(logits, words, EXCLUDED)
 }
 
 #[cfg(test)]

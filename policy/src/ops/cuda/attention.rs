@@ -8,8 +8,7 @@ use candle_core::{Result, Tensor, bail};
 use super::attention_lists::{Lists, UploadedLists, row_numbers, tile_numbers};
 use super::launch::{ABSENT, Argument, Launch, address, int, uninitialised};
 use crate::ops::PAGE;
-use crate::ops::attention::row_offsets;
-use crate::packed_rows::PackedRow;
+use crate::packed_rows::{PackedRow, row_offsets};
 
 /// Keys of a tile, and queries of one warp.
 pub(super) const KEYS: usize = 64;

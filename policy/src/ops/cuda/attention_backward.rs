@@ -11,8 +11,9 @@ use super::launch::{Argument, Launch, address, int, uninitialised};
 use crate::ops::check_same_shape;
 use crate::packed_rows::PackedRow;
 
-/// Queries of a tile of the gradient of queries, and of that of keys and values.
+/// Queries of a tile of the gradient of queries.
 const TILE_QUERIES: usize = WARPS * WARP_QUERIES;
+/// Queries of a tile of the gradients of keys and values.
 const KEY_TILE_QUERIES: usize = 32;
 
 /// Returns the gradients of q [T, H, D], and of k and v [T, K, D], from the output `out` and its
@@ -44,10 +45,11 @@ pub(crate) fn attention_backward(
     let count = shape.tokens * shape.heads;
     let log_sums = uninitialised(count, F32, q.device())?;
     batch.forward(Some(&log_sums))?;
+    let dout = dout.contiguous()?;
     let pass = BackwardPass {
         log_sums,
-        deltas: deltas(out, dout, shape)?,
-        dout: dout.contiguous()?,
+        deltas: deltas(out, &dout, shape)?,
+        dout,
         batch,
     };
     let dq = pass.query_gradient(&query_tiles)?;
@@ -143,7 +145,7 @@ impl BackwardPass {
 
 /// Returns the sum of out * dout of each query and head, [T * H].
 fn deltas(out: &Tensor, dout: &Tensor, shape: Shape) -> Result<Tensor> {
-    let (out, dout) = (out.contiguous()?, dout.contiguous()?);
+    let out = out.contiguous()?;
     let count = shape.tokens * shape.heads;
     let deltas = uninitialised(count, F32, out.device())?;
     // A warp for each.
@@ -156,7 +158,7 @@ fn deltas(out: &Tensor, dout: &Tensor, shape: Shape) -> Result<Tensor> {
     };
     let arguments = [
         address(&out, BF16)?,
-        address(&dout, BF16)?,
+        address(dout, BF16)?,
         address(&deltas, F32)?,
         int(count)?,
     ];

@@ -5,8 +5,7 @@ use candle_core::DType::U32;
 use candle_core::{Device, Result, Tensor};
 
 use super::launch::{Argument, address, upload};
-use crate::ops::attention::row_offsets;
-use crate::packed_rows::PackedRow;
+use crate::packed_rows::{PackedRow, row_offsets};
 
 /// Lists of numbers that the kernels read, copied to the device at once.
 #[derive(Default)]

@@ -8,24 +8,42 @@ mod attention;
 mod attention_backward;
 mod attention_lists;
 mod cached_attention;
+mod draw;
 mod launch;
 mod logprobs;
 mod matmul;
 pub(crate) mod ptx;
+mod restrict;
 mod rows;
 
 pub(super) use attention::attention;
 pub(super) use attention_backward::attention_backward;
 pub(crate) use cached_attention::CachedBatch;
-pub(crate) use logprobs::{draw, restrict_rows};
+pub(crate) use draw::draw;
 pub(super) use logprobs::{token_logprobs, token_logprobs_backward};
 pub(super) use matmul::{linears, linears_unrounded};
+pub(super) use restrict::restrict;
 pub(super) use rows::{
     add_and_norm, add_rows, norm_and_rope, rms_norm, rms_norm_backward, rotate, swiglu,
     swiglu_backward,
 };
 
 use crate::config::DecoderConfig;
+use launch::Launch;
+
+/// The most columns of a row of logits (`logprobs.cu`).
+const MOST_COLUMNS: usize = 1 << 19;
+
+/// A launch of a kernel that works on rows of logits, with a block for each.
+fn over_logits(kernel: &str, rows: usize) -> Launch<'_> {
+    Launch {
+        module: "logprobs",
+        kernel,
+        grid: (rows, 1),
+        threads: 1024,
+        shared_bytes: 0,
+    }
+}
 
 /// Returns whether the kernels can run a decoder of this shape.
 pub(super) fn supports(config: &DecoderConfig) -> bool {
@@ -35,5 +53,5 @@ pub(super) fn supports(config: &DecoderConfig) -> bool {
         && widths.iter().all(|width| width.is_multiple_of(8))
         && config.heads / config.kv_heads <= 16
         && config.vocab_size.is_multiple_of(8)
-        && config.vocab_size <= logprobs::MOST_COLUMNS
+        && config.vocab_size <= MOST_COLUMNS
 }
