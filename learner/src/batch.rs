@@ -1,15 +1,16 @@
 //! Packs samples into micro-batches under a token budget.
 //!
-//! Pure. The samples in their order, the budget and the number of ranks decide everything; the
-//! number of threads does not. A sample longer than the budget has a micro-batch to itself; GRPO's
-//! settings rule that out. Tokens after a sample's last scored one are left out, because nothing is
-//! predicted from them. Neighbours that begin with the same tokens, such as the members of a group,
-//! share one forward pass over them.
+//! Pure. The samples in their order, the budget, the number of ranks and whether a CPU computes
+//! decide everything; the number of threads does not. A sample longer than the budget has a
+//! micro-batch to itself; GRPO's settings rule that out. Tokens after a sample's last scored one are
+//! left out, because nothing is predicted from them. Neighbours that begin with the same tokens,
+//! such as the members of a group, share one forward pass over them.
 
 mod pack;
 
 use std::{borrow::Cow, ops::Range};
 
+use candle_core::Device;
 pub(crate) use pack::shares;
 use pack::{MIN_TOKENS, pack};
 use policy::{
@@ -20,9 +21,18 @@ use policy::{
 /// Shorter common prefixes are not worth a row of their own.
 const MIN_PREFIX_TOKENS: usize = 16;
 
-/// Micro-batches are cut for two workers even if one thread computes them, so that the number of
-/// threads does not change the result.
-pub(crate) const MIN_WORKERS: usize = 2;
+/// On the CPU micro-batches are cut for two workers even if one thread computes them, so that the
+/// number of threads does not change the result.
+const MIN_WORKERS: usize = 2;
+
+/// Returns for how many workers micro-batches are cut at least. A GPU computes one after the other,
+/// and two would only compute a shared prompt twice.
+pub(crate) fn min_workers(device: &Device) -> usize {
+    match device.is_cpu() {
+        true => MIN_WORKERS,
+        false => 1,
+    }
+}
 
 /// How often the common prefix of neighbouring samples is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +166,7 @@ pub(crate) fn micro_batches_for(
     prefixes: Prefixes,
 ) -> Vec<MicroBatch> {
     let mut runs = shared_prefixes(samples, budget_tokens, prefixes);
-    if let [only] = runs.as_slice() {
+    if let ([only], true) = (runs.as_slice(), workers > 1) {
         runs = only.split(samples);
     }
     let tokens: Vec<usize> = runs.iter().map(|run| run.tokens(samples)).collect();
@@ -259,6 +269,10 @@ mod tests {
         };
         assert_eq!(forward_tokens(&group(1_000)), [1_000 + 4 * 19; 2]);
         assert_eq!(forward_tokens(&group(100)), [100 + 8 * 19]);
+        let (samples, workers) = (group(1_000), 1);
+        let whole = micro_batches_for(workers, &samples, 2_048, Prefixes::Shared);
+        assert_eq!(whole.len(), 1);
+        assert_eq!(whole[0].packed.tokens.len(), 1_000 + 8 * 19);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use proto::v1::Segment;
 
 use super::{SftConfig, SftProgress};
 use crate::{
-    batch::{Prefixes, Sample, micro_batches},
+    batch::{Prefixes, Sample, micro_batches_for, min_workers},
     checkpoint::{self, Checkpoint, CheckpointState},
     config::RunArguments,
     error::{LearnerError, Result},
@@ -168,7 +168,8 @@ impl<'a> SftTrainer<'a> {
         let weights: Vec<Vec<TokenWeight>> = batch.iter().map(|&at| weights[at].clone()).collect();
         let total: f64 = weights.iter().flatten().map(|token| token.weight).sum();
         let budget = self.config.micro_batch_tokens;
-        let micro_batches = micro_batches(&samples, budget, Prefixes::Shared);
+        let workers = min_workers(self.network.device());
+        let micro_batches = micro_batches_for(workers, &samples, budget, Prefixes::Shared);
         let computation = PassSettings {
             temperature: 1.0,
             threads: self.arguments.threads,

@@ -15,7 +15,7 @@ use policy::{Constrainer, Decoder, DecoderMode, Model, ops::LogprobGradients};
 
 use crate::{
     advantage::advantages,
-    batch::{MIN_WORKERS, MicroBatch, Prefixes, Sample, micro_batches_for},
+    batch::{MicroBatch, Prefixes, Sample, micro_batches_for, min_workers},
     config::{LearnerConfig, RatioAgainst},
     error::{LearnerError, Result},
     group::{Group, StepGroups},
@@ -120,7 +120,7 @@ impl Trainer {
         self.suspects.clear();
         let mut rows = LossRows::new(&groups.kept, &self.config, version);
         self.constrain(&mut rows)?;
-        let workers = self.ranks.count().max(MIN_WORKERS);
+        let workers = self.ranks.count().max(min_workers(self.network.device()));
         let budget = self.config.micro_batch_tokens;
         let all = micro_batches_for(workers, &rows.samples, budget, self.prefixes());
         let mut metrics = metrics::of_rollouts(groups, &self.config.rewards, version);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::{LossRows, RankShare, Trainer, micro_batch_loss};
 use crate::{
-    batch::{MIN_WORKERS, MicroBatch, micro_batches_for},
+    batch::{MicroBatch, micro_batches_for, min_workers},
     error::{LearnerError, Result},
     loss::LossDivisors,
     optimizer::global_norm,
@@ -122,7 +122,8 @@ impl Trainer {
     fn has_finite_gradient(&self, rows: &LossRows<'_>) -> Result<Option<bool>> {
         let budget = self.config.micro_batch_tokens;
         let prefixes = self.prefixes();
-        let micro_batches = micro_batches_for(MIN_WORKERS, &rows.samples, budget, prefixes);
+        let workers = min_workers(self.network.device());
+        let micro_batches = micro_batches_for(workers, &rows.samples, budget, prefixes);
         if micro_batches.is_empty() {
             return Ok(None);
         }
