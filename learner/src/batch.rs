@@ -2,9 +2,9 @@
 //!
 //! Pure. The samples in their order, the budget, the number of ranks and whether a CPU computes
 //! decide everything; the number of threads does not. A sample longer than the budget has a
-//! micro-batch to itself; GRPO's settings rule that out. Tokens after a sample's last scored one are
-//! left out, because nothing is predicted from them. Neighbours that begin with the same tokens,
-//! such as the members of a group, share one forward pass over them.
+//! micro-batch to itself; GRPO's settings rule that out. Tokens after a sample's last scored one
+//! are left out, because nothing is predicted from them. Neighbours that begin with the same
+//! tokens, such as the members of a group, share one forward pass over them.
 
 mod pack;
 
