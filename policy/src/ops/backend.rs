@@ -45,7 +45,10 @@ impl Backend {
     pub(crate) fn for_shape(self, config: &DecoderConfig) -> Self {
         #[cfg(feature = "cuda")]
         if self == Self::CudaBf16 && !super::cuda::supports(config) {
-            tracing::warn!("the CUDA kernels do not support the model's shape; it runs slower");
+            tracing::warn!(
+                "the CUDA kernels need heads of 32, 64 or 128 values, at most 16 for a key-value \
+                 head, and other widths that are multiples of 8; this model runs slower"
+            );
             return Self::TensorOps;
         }
         let _ = config;
