@@ -1,6 +1,6 @@
 //! The decoder: one forward pass over packed rows for training and sampling, and its backward pass.
 //!
-//! Invariant: rows of any length lie end to end without padding. By kernels (f32 and bf16 on the
+//! Invariant: rows of any length lie end to end without padding. With kernels (f32 and bf16 on the
 //! CPU, bf16 on an NVIDIA GPU) a row's output depends, bit for bit, on that row's tokens alone,
 //! whether they come in one prefill, in chunks, or by decode steps through the [`KvCache`].
 

@@ -16,7 +16,7 @@
 //! * Never rounded: logits, their softmax, log-probabilities and entropies, the sampling of a
 //!   token, and on the CPU the gradients of weights.
 //!
-//! By kernels every sum has one order (`matmul`, `matmul_bf16`, `cuda/matmul.cu`), so sampling
+//! In kernels every sum has one order (`matmul`, `matmul_bf16`, `cuda/matmul.cu`), so sampling
 //! equals training bit for bit. With tensor operations all products of a layer have one shape
 //! whatever the batch (`fixed_shape`), and attention visits blocks of keys in order of position
 //! (`attention_tensor_ops`). A library that sums the rows of one shape in one order then keeps the

@@ -17,8 +17,8 @@ const USUAL_SHARED_BYTES: u32 = 32 << 10;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Argument<'a> {
     /// An address on the device and the tensor that it lies in; 0 where an optional tensor is
-    /// absent. The tensor is borrowed, because memory that is freed before the launch belongs to
-    /// nobody when the kernel runs.
+    /// absent. The tensor is borrowed, because memory that is freed before the launch may be
+    /// another tensor's when the kernel runs.
     Address(u64, Option<&'a Tensor>),
     Int(i32),
     Size(u64),
