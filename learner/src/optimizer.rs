@@ -3,9 +3,9 @@
 //!
 //! Weights and moments are f32 on the weights' device whatever the model computes in (f64 for a
 //! model in f64): in bf16 a step of 1e-6 on a weight of 0.02 would round away. Nothing is changed
-//! in place, so weights that a snapshot holds do not change. On the CPU in f32 one fused loop
-//! updates a tensor; elsewhere tensor operations do. Sums run in the order of names, and threads
-//! share whole tensors, so the bits depend on nothing else.
+//! in place, so weights that a snapshot holds do not change. In f32 one fused loop updates a tensor
+//! on the CPU, and one kernel on an NVIDIA GPU; elsewhere tensor operations do. Sums run in the
+//! order of names, and threads share whole tensors, so the bits depend on nothing else.
 
 mod dither;
 mod update;
@@ -26,6 +26,7 @@ use crate::{
     parallel,
 };
 use dither::dither;
+use policy::ops::sum_of_squares_on_gpu;
 use update::AdamWUpdate;
 pub(crate) use update::on_slices;
 
@@ -207,15 +208,14 @@ impl AdamW {
     }
 }
 
-/// Returns the norm of all tensors together. It is finite only if all values are. Another device
-/// than the CPU sends one scalar.
+/// Returns the norm of all tensors together. It is finite only if all values are.
 pub fn global_norm(tensors: &Gradients) -> Result<f64> {
     norm(tensors.values())
 }
 
 fn norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
     let mut host = 0.0;
-    let mut device = Vec::new();
+    let mut elsewhere = Vec::new();
     for tensor in tensors {
         let squares = |[values]: [&[f32]; 1]| {
             let squares = values.iter().map(|&value| f64::from(value).powi(2));
@@ -223,11 +223,16 @@ fn norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
         };
         match on_slices([tensor], squares)? {
             Some(squares) => host += squares,
-            None => device.push(tensor.sqr()?.sum_all()?),
+            None => elsewhere.push(tensor),
         }
     }
-    if !device.is_empty() {
-        let sum = Tensor::stack(&device, 0)?.sum_all()?;
+    if let Some(squares) = sum_of_squares_on_gpu(&elsewhere)? {
+        return Ok((host + squares).sqrt());
+    }
+    let squares = elsewhere.iter().map(|tensor| tensor.sqr()?.sum_all());
+    let squares = squares.collect::<candle_core::Result<Vec<_>>>()?;
+    if !squares.is_empty() {
+        let sum = Tensor::stack(&squares, 0)?.sum_all()?;
         host += sum.to_dtype(DType::F64)?.to_scalar::<f64>()?;
     }
     Ok(host.sqrt())

@@ -4,6 +4,7 @@
 //! The tests of `policy` check the CPU against recordings of transformers.
 
 mod compare;
+mod update;
 
 use actor::{Completion, CompletionRequest, Engine, EngineSettings};
 use anyhow::{Context as _, Result};
@@ -11,8 +12,7 @@ use candle_core::{DType, Device};
 use futures::future::try_join_all;
 use learner::{
     batch::{MicroBatch, Prefixes, Sample, micro_batches},
-    network::{Network, PassSettings, scores},
-    optimizer::OptimizerSettings,
+    network::{PassSettings, scores},
 };
 use policy::{
     Coordinates, DTypeChoice, Decoder, DecoderMode, Family, GradientCheckpointing, Gradients,
@@ -22,6 +22,7 @@ use policy::{
 
 pub(super) use self::compare::{EQUAL_BITS, values};
 use self::compare::{agreement, gradient_errors, largest_difference, mean_difference};
+pub(super) use self::update::update;
 use super::{report::Measurement, target::CheckTarget};
 use crate::policy::{learner::mean_loss, shape::text};
 
@@ -326,44 +327,6 @@ async fn completions(
         ))
     };
     try_join_all((0..GROUPS * MEMBERS).map(complete)).await
-}
-
-/// Compares the weights after one update. The first step of AdamW is the sign of the gradient, so a
-/// few weights with gradients near 0 may differ by up to twice the learning rate.
-pub(super) fn update(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
-    const LEARNING_RATE: f64 = 1e-3;
-    let dtype = match target.device {
-        Device::Cpu => DType::BF16,
-        _ => DType::F32,
-    };
-    let updated = |device: &Device, dtype| -> Result<Vec<f64>> {
-        let decoder = DecoderUnderTest::embedded(device, dtype)?;
-        let model = policy::embedded::model(0)?;
-        let weights = model.weights.to(device, dtype)?;
-        let mut network = Network::new(&model.config, &weights, OptimizerSettings::default())?;
-        let (gradients, _) = network.gradients(&[decoder.batch], pass(), mean_loss)?;
-        network.update(gradients, LEARNING_RATE)?;
-        let weights = network.weights();
-        let all = weights
-            .iter()
-            .map(|(_, tensor)| values(tensor))
-            .collect::<Result<Vec<_>>>()?;
-        Ok(all.concat())
-    };
-    let (found, expected) = (
-        updated(&target.device, dtype)?,
-        updated(&Device::Cpu, DType::F32)?,
-    );
-    let limit = if dtype == DType::BF16 {
-        LEARNING_RATE
-    } else {
-        EXACT
-    };
-    Ok(vec![Measurement::within(
-        limit,
-        "mean difference of weights",
-        mean_difference(&found, &expected),
-    )])
 }
 
 fn pass() -> PassSettings {

@@ -1,9 +1,10 @@
 //! One AdamW update of one tensor.
 //!
-//! Pure. On the CPU in f32 a fused loop, elsewhere tensor operations; both compute the same
-//! formula.
+//! Pure. In f32 a fused loop on the CPU and a kernel on NVIDIA GPUs, elsewhere tensor operations;
+//! all compute the same formula.
 
 use candle_core::{DType, Storage, Tensor};
+use policy::ops::{AdamWConstants, adamw_on_gpu};
 
 use super::OptimizerSettings;
 use crate::error::Result;
@@ -54,12 +55,15 @@ impl AdamWUpdate {
         let fused = on_slices(tensors, |[value, gradient, first, second]| {
             self.fused(value, gradient, [first, second])
         })?;
-        let Some(fused) = fused else {
-            return self.by_tensor_ops(value, gradient, moments);
-        };
-        let tensor = |values: Vec<f32>| Tensor::from_vec(values, value.shape(), value.device());
-        let [value, first, second] = fused.map(tensor);
-        Ok((value?, [first?, second?]))
+        if let Some(fused) = fused {
+            let tensor = |values: Vec<f32>| Tensor::from_vec(values, value.shape(), value.device());
+            let [value, first, second] = fused.map(tensor);
+            return Ok((value?, [first?, second?]));
+        }
+        match adamw_on_gpu(value, gradient, moments, &self.constants())? {
+            Some([value, first, second]) => Ok((value, [first, second])),
+            None => self.by_tensor_ops(value, gradient, moments),
+        }
     }
 
     /// Computes [`Self::run`] on the CPU in f32; memory is read and written once.
@@ -82,15 +86,35 @@ impl AdamWUpdate {
         after
     }
 
+    fn constants(&self) -> AdamWConstants {
+        AdamWConstants {
+            gradient_factor: self.factor as f32,
+            keep: self.keep as f32,
+            first_rate: self.first_rate as f32,
+            second_keep: self.second_keep as f32,
+            second_rate: (1.0 - self.second_keep) as f32,
+            step_size: self.step_size as f32,
+            second_correction: self.second_correction as f32,
+            epsilon: self.epsilon as f32,
+        }
+    }
+
+    /// Updates a block in place. The kernel for GPUs (`policy/src/ops/cuda/optimizer.cu`) computes
+    /// the same sequence of operations.
     fn update(&self, values: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32]) {
-        let (factor, keep) = (self.factor as f32, self.keep as f32);
-        let (first_rate, second_keep) = (self.first_rate as f32, self.second_keep as f32);
-        let second_rate = (1.0 - self.second_keep) as f32;
-        let (step_size, epsilon) = (self.step_size as f32, self.epsilon as f32);
-        let second_correction = self.second_correction as f32;
+        let AdamWConstants {
+            gradient_factor,
+            keep,
+            first_rate,
+            second_keep,
+            second_rate,
+            step_size,
+            second_correction,
+            epsilon,
+        } = self.constants();
         let state = first.iter_mut().zip(second);
         for ((value, &g), (first, second)) in values.iter_mut().zip(gradient).zip(state) {
-            let g = factor * g;
+            let g = gradient_factor * g;
             *first += first_rate * (g - *first);
             *second = second_keep * *second + second_rate * g * g;
             let denominator = second.sqrt() / second_correction + epsilon;

@@ -12,6 +12,7 @@ mod draw;
 mod launch;
 mod logprobs;
 mod matmul;
+mod optimizer;
 pub(crate) mod ptx;
 mod restrict;
 mod rows;
@@ -22,6 +23,7 @@ pub(crate) use cached_attention::CachedBatch;
 pub(crate) use draw::draw;
 pub(super) use logprobs::{token_logprobs, token_logprobs_backward};
 pub(super) use matmul::{linears, linears_unrounded};
+pub(super) use optimizer::{adamw, sum_of_squares};
 pub(super) use restrict::restrict;
 pub(super) use rows::{
     add_and_norm, add_rows, norm_and_rope, rms_norm, rms_norm_backward, rotate, swiglu,

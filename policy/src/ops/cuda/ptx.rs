@@ -2,7 +2,7 @@
 
 /// The modules by name. Each is the PTX of the `.cu` file of that name. [`crate::cuda`] replaces it
 /// by machine code if the program carries that.
-pub(crate) const MODULES: [(&str, &str); 5] = [
+pub(crate) const MODULES: [(&str, &str); 6] = [
     (
         "matmul",
         include_str!(concat!(env!("OUT_DIR"), "/matmul.ptx")),
@@ -14,6 +14,10 @@ pub(crate) const MODULES: [(&str, &str); 5] = [
     (
         "attention_backward",
         include_str!(concat!(env!("OUT_DIR"), "/attention_backward.ptx")),
+    ),
+    (
+        "optimizer",
+        include_str!(concat!(env!("OUT_DIR"), "/optimizer.ptx")),
     ),
     ("rows", include_str!(concat!(env!("OUT_DIR"), "/rows.ptx"))),
     (
