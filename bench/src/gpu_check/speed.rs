@@ -123,7 +123,10 @@ pub(super) fn learner(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     let args = bench_args(target);
     let model = shape::random_model_on(target.shape, &args)?;
     let result = learner::measure(&model, target.shape, &args)?;
-    Ok(measurements([result], target.memory()))
+    let mut measurements = measurements([result], target.memory());
+    let update = learner::update_seconds(&model, args.repeats)?;
+    measurements.push(Measurement::new("update", 1e3 * update, "ms"));
+    Ok(measurements)
 }
 
 pub(super) fn prefix(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {

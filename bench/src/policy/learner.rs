@@ -64,6 +64,34 @@ pub(crate) fn measure(
     })
 }
 
+/// Returns the seconds of an update alone: the norm of the gradients, AdamW, and the copy of the
+/// weights in the model's dtype.
+pub(crate) fn update_seconds(model: &Model, repeats: usize) -> Result<f64> {
+    let sample = Sample {
+        tokens: text(0, 2, model.config.vocab_size).into(),
+        scored: vec![1],
+        ..Sample::default()
+    };
+    let micro_batches = micro_batches(&[sample], usize::MAX, Prefixes::Repeated);
+    let pass = PassSettings {
+        temperature: 1.0,
+        threads: 1,
+        checkpointing: GradientCheckpointing::Off,
+    };
+    let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?;
+    let (gradients, _) = network.gradients(&micro_batches, pass, mean_loss)?;
+    let mut seconds = Vec::new();
+    for _ in 0..=repeats {
+        let gradients = gradients.clone();
+        device(model).synchronize()?;
+        let start = now();
+        network.update(gradients, LEARNING_RATE)?;
+        device(model).synchronize()?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    Ok(median(seconds.split_off(1)))
+}
+
 /// Returns the derivatives of the mean negative log-probability.
 pub(crate) fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (LogprobGradients, ()) {
     let count = scores.logprobs.len();
@@ -152,9 +180,7 @@ fn speed_and_peak(
     mut step: impl FnMut() -> Result<()>,
 ) -> Result<(f64, Option<f64>)> {
     let mut speeds = Vec::new();
-    let weights = model.weights.iter().next();
-    let device = weights.map_or(&Device::Cpu, |(_, weight)| weight.device());
-    let (done, peak) = peak_mib(device, || {
+    let (done, peak) = peak_mib(device(model), || {
         for _ in 0..=repeats {
             let start = now();
             step()?;
@@ -164,4 +190,10 @@ fn speed_and_peak(
     });
     done?;
     Ok((median(speeds.split_off(1)), peak))
+}
+
+/// Returns the device of the model's weights.
+fn device(model: &Model) -> &Device {
+    let weights = model.weights.iter().next();
+    weights.map_or(&Device::Cpu, |(_, weight)| weight.device())
 }

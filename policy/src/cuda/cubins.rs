@@ -101,7 +101,7 @@ fn cubins() -> [(&'static str, &'static [u8]); 0] {
 
 /// Returns the key of each module, candle's and then ours, with its cubin from ptxas.
 #[cfg(feature = "cubins")]
-fn cubins() -> [(&'static str, &'static [u8]); 16] {
+fn cubins() -> [(&'static str, &'static [u8]); 17] {
     /// The alignment that sections of an ELF file need.
     #[repr(C, align(16))]
     struct Aligned<T: ?Sized>(T);
@@ -117,7 +117,7 @@ fn cubins() -> [(&'static str, &'static [u8]); 16] {
         };
     }
     cubins!("affine" "binary" "cast" "conv" "fill" "indexing" "quantized" "reduce" "sort" "ternary"
-            "unary" "matmul" "attention" "attention_backward" "rows" "logprobs")
+            "unary" "matmul" "attention" "attention_backward" "optimizer" "rows" "logprobs")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use candle_core::{DType, Tensor};
 
-use super::layer::Activations;
+use super::layer::{Activations, PassInputs};
 use super::{Decoder, EMBEDDING, HEAD};
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
@@ -88,6 +88,7 @@ pub fn check_gradients<'a>(
 pub struct TrainingPass<'a> {
     decoder: &'a Decoder,
     batch: &'a PackedRows,
+    inputs: PassInputs<'a>,
     scored: ScoredTokens<'a>,
     layers: Vec<SavedLayer>,
     /// The residual stream after the last layer [T, W], and the hidden states after the final norm
@@ -134,6 +135,7 @@ impl<'a> TrainingPass<'a> {
         Ok(Self {
             decoder,
             batch,
+            inputs,
             scored,
             layers,
             residual: x,
@@ -166,7 +168,7 @@ impl<'a> TrainingPass<'a> {
         )?;
         let zeros = self.residual.zeros_like()?;
         let dnormed = backend.add_rows(zeros, self.scored.predictors, &dhidden)?;
-        let inputs = decoder.pass_inputs(self.batch)?;
+        let inputs = self.inputs;
         let mut dx =
             decoder
                 .norm

@@ -14,7 +14,7 @@ use crate::gpu_check::{report::Measurement, target::CheckTarget};
 
 const LEARNING_RATE: f64 = 1e-3;
 /// Numbers of values of the tensors, around what a block of a kernel computes.
-const COUNTS: [usize; 5] = [1, 255, 257, 65_537, 200_000];
+const COUNTS: [usize; 7] = [1, 255, 257, 8_191, 8_192, 8_193, 200_000];
 
 /// Compares the optimizer with that of the CPU, and a whole update of the embedded policy.
 pub(in crate::gpu_check) fn update(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {

@@ -28,16 +28,21 @@ extern "C" __global__ void adamw(const float *values, const float *gradients, co
 // The block has 256 threads.
 extern "C" __global__ void sums_of_squares(const float *x, double *partial, size_t count, int strip,
                                            int offset) {
-  constexpr int THREADS = 256;
+  constexpr int THREADS = 256, AT_ONCE = 8;
   __shared__ double sums[THREADS];
   size_t start = static_cast<size_t>(blockIdx.x) * strip;
   size_t end = min(count, start + strip);
+  size_t at = start + threadIdx.x;
   double sum = 0;
-#pragma unroll 8
-  for (size_t at = start + threadIdx.x; at < end; at += THREADS) {
-    double value = x[at];
-    sum += value * value;
+  // So many loads are under way at once. With an exit after each of them a thread would wait for it.
+  for (; at + (AT_ONCE - 1) * THREADS < end; at += AT_ONCE * THREADS) {
+    float values[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) values[i] = x[at + i * THREADS];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) sum += static_cast<double>(values[i]) * values[i];
   }
+  for (; at < end; at += THREADS) sum += static_cast<double>(x[at]) * x[at];
   sums[threadIdx.x] = sum;
   for (int half = THREADS / 2; half > 0; half /= 2) {
     __syncthreads();

@@ -9,7 +9,7 @@ use crate::ops::AdamWConstants;
 /// Threads of a block, as `sums_of_squares` expects.
 const THREADS: usize = 256;
 /// Values whose squares one block sums.
-const STRIP: usize = 1 << 16;
+const STRIP: usize = 1 << 13;
 
 fn over(kernel: &str, blocks: usize) -> Launch<'_> {
     Launch {
