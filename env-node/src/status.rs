@@ -1,8 +1,10 @@
 //! Refusals on the wire: gRPC statuses with `google.rpc` details.
 //!
-//! Invariant: every status of a call of `Env` has an `ErrorInfo` of domain `sqlenv` whose reason is
-//! one of the contract's [`Reason`]. A transient one has a `RetryInfo`. Texts fit into HTTP/2's
-//! headers.
+//! Invariant: every status that this crate gives to a call of `Env` has an `ErrorInfo` of domain
+//! `sqlenv` whose reason is one of the contract's [`Reason`]. If a pause may help, it has a
+//! `RetryInfo`. Texts fit into HTTP/2's headers. Statuses of the transport have none of these
+//! details: a request that is too long or cannot be decoded, and an unknown method. Foreign pages
+//! are refused over HTTP (`serve/cors.rs`).
 
 use std::time::Duration;
 

@@ -2,9 +2,10 @@
 //! the next.
 //!
 //! Invariant: a repeated call has the same bytes, and a response is forwarded whole or not at all.
-//! For services whose calls may be repeated, the loss of a server therefore costs nothing. There
-//! are no pauses. A caller that can wait until one of the servers is back retries by itself. Its
-//! retry goes to the next server if this one did not respond in time.
+//! For services whose calls may be repeated, the loss of a server therefore costs nothing. No more
+//! of a response is read than a message may have. There are no pauses. A caller that can wait until
+//! one of the servers is back retries by itself. Its retry goes to the next server if this one did
+//! not respond in time.
 
 use std::{
     pin::Pin,
@@ -16,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use tokio::time::Instant;
 use tonic::{
     Code, Status,
@@ -26,6 +27,7 @@ use tonic::{
 use tower::ServiceExt;
 
 use crate::{
+    MAX_MESSAGE_BYTES,
     endpoints::MeasuredChannel,
     status::has_reason,
     transport::{BoxError, is_timeout},
@@ -35,6 +37,8 @@ use crate::{
 /// How often each server is called. Once is not enough: a healthy server may just have closed an
 /// idle connection.
 const ROUNDS: usize = 2;
+/// Bytes of gRPC's frame around a message.
+const FRAME_BYTES: usize = 5;
 
 /// The servers, and which of them responded last.
 #[derive(Clone)]
@@ -153,14 +157,22 @@ impl Drop for PendingCall<'_> {
     }
 }
 
-/// Makes one call to one server and reads its response to the end.
+/// Makes one call to one server and reads its response to the end. A response that is too long
+/// becomes OUT_OF_RANGE, which is also tonic's status if there is one address.
 async fn exchange(
     channel: MeasuredChannel,
     request: http::Request<Body>,
 ) -> Result<http::Response<Body>, BoxError> {
     let (head, body) = channel.oneshot(request).await?.into_parts();
-    let body = body.collect().await?;
-    Ok(http::Response::from_parts(head, Body::new(body)))
+    let body = Limited::new(body, MAX_MESSAGE_BYTES + FRAME_BYTES);
+    match body.collect().await {
+        Ok(body) => Ok(http::Response::from_parts(head, Body::new(body))),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("the response is longer than {MAX_MESSAGE_BYTES} bytes");
+            Ok(Status::out_of_range(message).into_http())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Why another server may serve a call that this one did not.

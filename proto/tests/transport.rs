@@ -12,7 +12,7 @@ use std::{
 };
 
 use proto::{
-    EnvClient, Transport, env_client,
+    EnvClient, MAX_MESSAGE_BYTES, Transport, env_client,
     v1::{
         InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, Question,
         ReplayRequest, ReplayResponse, ResetRequest, ResetResponse, StepRequest, StepResponse,
@@ -24,8 +24,8 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-/// Returns the question id as the token, refuses steps, lists one long question, and is slow to
-/// answer `Info`.
+/// Returns the question id as the token, refuses steps, lists one long question, whose bytes the
+/// page size gives, and is slow to answer `Info`.
 #[derive(Clone)]
 struct Echo;
 
@@ -56,10 +56,14 @@ impl Env for Echo {
 
     async fn list_questions(
         &self,
-        _: Request<ListQuestionsRequest>,
+        request: Request<ListQuestionsRequest>,
     ) -> Result<Response<ListQuestionsResponse>, Status> {
+        let length = match request.into_inner().page_size {
+            0 => LONG,
+            bytes => bytes as usize,
+        };
         let question = Question {
-            question_text: "x".repeat(LONG),
+            question_text: "x".repeat(length),
             ..Question::default()
         };
         Ok(Response::new(ListQuestionsResponse {
@@ -153,6 +157,27 @@ async fn a_long_page_of_questions_is_read() {
         let page = env_client(transport).list_questions(request).await.unwrap();
         assert_eq!(page.into_inner().questions[0].question_text.len(), LONG);
     }
+}
+
+/// The text of the question alone is as long as a message may be.
+#[tokio::test]
+async fn a_response_that_is_too_long_is_refused_and_no_other_server_is_asked() {
+    let request = ListQuestionsRequest {
+        page_size: MAX_MESSAGE_BYTES as u32,
+        ..ListQuestionsRequest::default()
+    };
+    for transport in all().await {
+        let mut client = env_client(transport);
+        let status = client.list_questions(request.clone()).await.unwrap_err();
+        assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    }
+    let (one, calls) = serve_counted(None).await;
+    let (other, more_calls) = serve_counted(None).await;
+    let mut client = env_client(Transport::dial(&format!("{one},{other}")).unwrap());
+    let status = client.list_questions(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    let made = [calls, more_calls].map(|calls| calls.load(Ordering::Relaxed));
+    assert_eq!(made, [1, 0]);
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use proto::serve::ReceivedBytes;
+use proto::serve::{ReceivedBytes, UnreadBudget};
 use serde::Deserialize;
 
 pub use config::{Mode, OpenEnvConfig};
@@ -55,7 +55,13 @@ use crate::{node::EnvNode, rejection::Rejection, serve::call_limits::CallLimits}
 const READ_BUFFER_BYTES: usize = 8 << 10;
 
 /// Returns every route of OpenEnv's protocols, with OpenEnv's replies to unknown paths and methods.
-pub(crate) fn router(node: &EnvNode, sockets: Sockets, limits: CallLimits) -> Router {
+/// What is sent to sockets counts in `unread`.
+pub(crate) fn router(
+    node: &EnvNode,
+    sockets: Sockets,
+    limits: CallLimits,
+    unread: UnreadBudget,
+) -> Router {
     let settings = node.settings();
     let config = &settings.openenv;
     let idle = Duration::from_secs_f64(config.session_idle_seconds);
@@ -65,6 +71,7 @@ pub(crate) fn router(node: &EnvNode, sockets: Sockets, limits: CallLimits) -> Ro
         sessions: Arc::new(SessionRegistry::new(config.max_sessions, idle)),
         sockets,
         limits,
+        unread,
     };
     let mut routes = Router::new()
         .route("/health", get(http::health))

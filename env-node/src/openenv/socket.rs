@@ -5,7 +5,8 @@
 //! reconnects at once gets a session. It is freed at once when the connection is lost, and at the
 //! latest one ping period after the peer's last frame. A quiet peer that answers pings stays,
 //! unless it leaves a message unfinished. The bytes of a message count from their arrival until its
-//! response is ready. The contents of frames are left to `ws.rs` and `mcp.rs`.
+//! response is ready, and the bytes of the response until it is sent. The contents of frames are
+//! left to `ws.rs` and `mcp.rs`.
 
 use std::{error::Error, io, time::Duration};
 
@@ -13,7 +14,7 @@ use axum::{
     body::Bytes,
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
-use proto::serve::{BodyReservation, ReceivedBytes, ReceivedTooMuch};
+use proto::serve::{BodyReservation, ReceivedBytes, ReceivedTooMuch, UnreadBudget};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::tungstenite;
 
@@ -79,7 +80,7 @@ pub(super) async fn serve(
     admission: Result<SessionGuard, String>,
 ) {
     let period = Duration::from_secs_f64(service.config.ping_seconds);
-    let mut socket = MonitoredSocket::new(socket, received, period);
+    let mut socket = MonitoredSocket::new(socket, received, service.unread.clone(), period);
     let end = match admission {
         // This drops the guard, and so frees the session, before the close frame is sent.
         Ok(guard) => serve_frames(&mut socket, service, protocol, guard).await,
@@ -142,7 +143,7 @@ async fn serve_frames(
         };
         match response {
             FrameResponse::Text(text) => {
-                if let Err(end) = socket.send(Message::Text(text.into())).await {
+                if let Err(end) = socket.send_text(text).await {
                     return end;
                 }
             }
@@ -178,6 +179,7 @@ async fn respond(
 struct MonitoredSocket {
     socket: WebSocket,
     received: ReceivedBytes,
+    unread: UnreadBudget,
     /// The longest silence of a peer that is alive.
     period: Duration,
     last_received: Instant,
@@ -188,10 +190,16 @@ struct MonitoredSocket {
 }
 
 impl MonitoredSocket {
-    fn new(socket: WebSocket, received: ReceivedBytes, period: Duration) -> Self {
+    fn new(
+        socket: WebSocket,
+        received: ReceivedBytes,
+        unread: UnreadBudget,
+        period: Duration,
+    ) -> Self {
         Self {
             socket,
             received,
+            unread,
             period,
             last_received: Instant::now(),
             is_pinged: false,
@@ -202,7 +210,7 @@ impl MonitoredSocket {
     /// Returns the next text or binary frame. Meanwhile it pings a peer that was silent for half a
     /// period, and drops a peer that was silent for a whole one.
     ///
-    /// Cancel safe: no frame is lost.
+    /// Cancel safe: no frame is lost, and the rest of a pong is sent before the next frame.
     async fn next(&mut self) -> Result<Received, SocketEnd> {
         loop {
             let silence = if self.is_pinged {
@@ -221,7 +229,13 @@ impl MonitoredSocket {
                             let share = self.received.take();
                             return Ok(Received { message, _share: share });
                         }
-                        Some(Ok(Message::Ping(contents) | Message::Pong(contents))) => {
+                        Some(Ok(Message::Ping(contents))) => {
+                            self.received.discount(CONTROL_FRAME_BYTES + contents.len());
+                            // The library queues a pong for each ping, without a bound, and reads
+                            // on. This pong replaces it, and holds back a peer that does not read.
+                            self.send(Message::Pong(contents)).await?;
+                        }
+                        Some(Ok(Message::Pong(contents))) => {
                             self.received.discount(CONTROL_FRAME_BYTES + contents.len());
                         }
                         Some(Ok(Message::Close(_))) => return Err(SocketEnd::ClosedByPeer),
@@ -268,9 +282,17 @@ impl MonitoredSocket {
         }
     }
 
+    /// Sends a text, which counts in the budget for what peers have not read until it is sent.
+    async fn send_text(&mut self, text: String) -> Result<(), SocketEnd> {
+        let Some(_share) = self.unread.share(text.len()) else {
+            return Err(overloaded());
+        };
+        self.send(Message::Text(text.into())).await
+    }
+
     /// Sends the text after which the socket closes.
     async fn send_last(&mut self, text: String) -> SocketEnd {
-        match self.send(Message::Text(text.into())).await {
+        match self.send_text(text).await {
             Ok(()) => NORMAL,
             Err(end) => end,
         }
@@ -304,13 +326,19 @@ fn end_after(error: &axum::Error) -> SocketEnd {
         Some(tungstenite::Error::Capacity(_)) => (close_code::SIZE, "message too long"),
         Some(tungstenite::Error::Utf8(_)) => (close_code::INVALID, "text is not UTF-8"),
         Some(tungstenite::Error::Protocol(_)) => (close_code::PROTOCOL, "broken frame"),
-        Some(tungstenite::Error::Io(error)) if is_too_much(error) => {
-            metrics::openenv_refused(metrics::OVERLOADED);
-            (close_code::AGAIN, "too many bytes in flight; retry")
-        }
+        Some(tungstenite::Error::Io(error)) if is_too_much(error) => return overloaded(),
         _ => return SocketEnd::Lost,
     };
     SocketEnd::Close { code, reason }
+}
+
+/// Counts a refusal for want of bytes, and returns how its socket ends.
+fn overloaded() -> SocketEnd {
+    metrics::openenv_refused(metrics::OVERLOADED);
+    SocketEnd::Close {
+        code: close_code::AGAIN,
+        reason: "too many bytes in flight; retry",
+    }
 }
 
 /// Returns whether the server did not read further, because messages hold too many bytes.

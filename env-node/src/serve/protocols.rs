@@ -64,7 +64,7 @@ impl Protocols {
         // Each layer wraps the layers that were added before it.
         let mut grpc =
             grpc(node, health).layer(from_fn_with_state(limits.clone(), call_limits::grpc));
-        let mut http = openenv::router(node, sockets.clone(), limits.clone())
+        let mut http = openenv::router(node, sockets.clone(), limits.clone(), unread.clone())
             .merge(web::router(node, sockets.clone(), unread.clone()))
             .route("/sqlenv.v1.Env/{method}", any(not_grpc))
             .layer(from_fn_with_state(limits, call_limits::http));

@@ -70,8 +70,13 @@ async fn send_updates(
             }
             Ok(()) = updates.changed() => updates.borrow_and_update().message.clone(),
             received = socket.recv() => match received {
-                Some(Ok(_)) => {
+                Some(Ok(received)) => {
                     is_alive = true;
+                    // The library queues a pong for each ping, without a bound, and reads on. This
+                    // pong replaces it, and holds back a watcher that does not read.
+                    if let Message::Ping(contents) = received {
+                        send(socket, Message::Pong(contents)).await?;
+                    }
                     continue;
                 }
                 Some(Err(_)) | None => return None,

@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use env::{EnvSettings, SqlLimits};
+use env::{EnvSettings, ResultLimits, SqlLimits};
 use env_node::{EnvNodeSettings, OpenEnvConfig, ServerConfig};
-use futures::SinkExt;
+use futures::{SinkExt, StreamExt};
 use metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit,
     set_default_local_recorder,
@@ -35,12 +35,34 @@ const ENDLESS: &str = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars
 /// The start of a text message of at least two fragments, masked with zeros.
 const FIRST_FRAGMENT: u8 = 0x01;
 const PONG: [u8; 6] = [0x8a, 0x80, 0, 0, 0, 0];
+/// The bytes of both budgets of [`with_small_budgets`].
+const BUDGET: usize = 1 << 20;
 
 fn with_server(server: ServerConfig) -> EnvNodeSettings {
     EnvNodeSettings {
         server,
         ..EnvNodeSettings::default()
     }
+}
+
+/// Returns settings under which messages and responses may hold [`BUDGET`] bytes each.
+fn with_small_budgets() -> (EnvSettings, EnvNodeSettings) {
+    let env = EnvSettings {
+        argument_bytes: BUDGET / 2,
+        ..EnvSettings::default()
+    };
+    let env_node = EnvNodeSettings {
+        openenv: OpenEnvConfig {
+            message_bytes: BUDGET,
+            ..OpenEnvConfig::default()
+        },
+        ..with_server(ServerConfig {
+            max_request_bytes: BUDGET,
+            max_body_bytes_in_flight: BUDGET,
+            ..ServerConfig::default()
+        })
+    };
+    (env, env_node)
 }
 
 /// Counts the refusals of OpenEnv's protocols with this code.
@@ -192,25 +214,10 @@ async fn a_message_that_is_not_finished_ends_its_socket() {
 /// and messages of ordinary size are answered.
 #[tokio::test]
 async fn messages_beyond_the_budget_close_their_sockets() {
-    const BUDGET: usize = 1 << 20;
     const HELD: usize = 900_000;
     let refusals = Refusals::of("OVERLOADED");
     let _recorder = set_default_local_recorder(&refusals);
-    let env = EnvSettings {
-        argument_bytes: BUDGET / 2,
-        ..EnvSettings::default()
-    };
-    let env_node = EnvNodeSettings {
-        openenv: OpenEnvConfig {
-            message_bytes: BUDGET,
-            ..OpenEnvConfig::default()
-        },
-        ..with_server(ServerConfig {
-            max_request_bytes: BUDGET,
-            max_body_bytes_in_flight: BUDGET,
-            ..ServerConfig::default()
-        })
-    };
+    let (env, env_node) = with_small_budgets();
     let server = Served::start_with(env, env_node).await;
     let mut ordinary = server.socket("/ws").await;
     let hold = async || {
@@ -243,4 +250,58 @@ async fn messages_beyond_the_budget_close_their_sockets() {
 
     drop(holder);
     while !matches!(send().await, Received::Json(_)) {}
+}
+
+/// What a socket sends counts in the budget for what peers have not read, until it is sent.
+#[tokio::test]
+async fn a_response_beyond_the_budget_closes_its_socket() {
+    let refusals = Refusals::of("OVERLOADED");
+    let _recorder = set_default_local_recorder(&refusals);
+    let (env, env_node) = with_small_budgets();
+    let env = EnvSettings {
+        result: ResultLimits {
+            rows: 150,
+            cell_bytes: BUDGET,
+            row_bytes: BUDGET,
+            result_bytes: 2 * BUDGET,
+        },
+        ..env
+    };
+    let server = Served::start_with(env, env_node).await;
+    let mut socket = server.socket("/ws").await;
+    reset(&mut socket).await;
+    let query = |rows: usize| {
+        let wide = "SELECT printf('%9000s', 'x') FROM Cars a, Cars b LIMIT";
+        step("QUERY", &format!("{wide} {rows}"))
+    };
+    // Two such responses at once would exceed the budget.
+    for _ in 0..2 {
+        let reply = socket.ask(&query(100)).await;
+        let result = reply["data"]["observation"]["result"].as_str().unwrap();
+        assert!(result.len() > 100 * 9_000, "{} bytes", result.len());
+    }
+    assert_eq!(refusals.count(), 0);
+    socket.send(&query(150).to_string()).await;
+    assert_eq!(socket.next().await, Received::Closed(1013));
+    assert_eq!(refusals.count(), 1);
+}
+
+/// The server answers a ping itself, in place of its library.
+#[tokio::test]
+async fn a_ping_gets_one_pong() {
+    let server = Served::start_with(EnvSettings::default(), EnvNodeSettings::default()).await;
+    for path in ["/ws", "/mcp", "/ws/ui"] {
+        let mut socket = server.socket(path).await.0;
+        for contents in ["one", "two"] {
+            socket.send(Message::Ping(contents.into())).await.unwrap();
+        }
+        socket.close(None).await.unwrap();
+        let mut pongs = Vec::new();
+        while let Ok(Some(Ok(message))) = timeout(HANG, socket.next()).await {
+            if let Message::Pong(contents) = message {
+                pongs.push(contents);
+            }
+        }
+        assert_eq!(pongs, ["one", "two"], "{path}");
+    }
 }

@@ -196,6 +196,33 @@ async fn a_peer_that_stops_reading_loses_its_session() {
     admitted_soon(&server).await;
 }
 
+/// Sends pings, and reads no pong, until the server ends the connection.
+async fn send_no_more_than_pings(mut stream: TcpStream) -> std::io::Result<()> {
+    const PING: u8 = 0x89;
+    // The longest contents, masked with zeros, fill the buffers of both sides soonest.
+    let ping = [&[PING, 0x80 | 125, 0, 0, 0, 0][..], &[b'x'; 125]].concat();
+    let pings = ping.repeat(1_000);
+    loop {
+        stream.write_all(&pings).await?;
+    }
+}
+
+/// A peer that pings is not silent, but it gets a pong for each ping.
+#[tokio::test]
+async fn a_peer_that_pings_and_reads_no_pong_loses_its_session() {
+    let config = OpenEnvConfig {
+        ping_seconds: PING_SECONDS,
+        ..with_sessions(1)
+    };
+    let server = Served::open_env(config).await;
+    let greedy = open_by_hand(&server).await;
+    assert!(admitted(&server).await.is_none());
+    let sending = tokio::spawn(send_no_more_than_pings(greedy));
+    admitted_soon(&server).await;
+    let sent = timeout(HANG, sending).await.expect("the socket is open");
+    sent.unwrap().unwrap_err();
+}
+
 #[tokio::test]
 async fn a_quiet_peer_that_answers_pings_stays() {
     let config = OpenEnvConfig {
