@@ -215,7 +215,7 @@ impl Environment {
             env.run_action(entry, &token, &body.state, action).await?
         };
         let (question, schema) = (&entry.question, &entry.database.schema);
-        let state = transition.state;
+        let (state, answered) = (transition.state, transition.answered);
         let correct = state.correct;
         let observation = Observation {
             reward: Some(transition.reward.total()),
@@ -228,7 +228,7 @@ impl Environment {
             token
         } else {
             if state.done {
-                metrics::episode_ended(&state);
+                metrics::episode_ended(&state, answered);
             }
             body.state = state;
             env.key.seal(&body)

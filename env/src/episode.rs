@@ -151,6 +151,9 @@ pub(crate) enum ActionOutcome {
 pub(crate) struct Transition {
     /// The state after it.
     pub(crate) state: EpisodeState,
+    /// Whether the action was an answer. The history does not tell: it may hold unknown actions
+    /// of a similar name, and answers that were too long.
+    pub(crate) answered: bool,
     /// The observation's `result`.
     pub(crate) result: String,
     /// The observation's `error`.
@@ -259,6 +262,7 @@ pub(crate) fn apply(
     };
     Transition {
         state,
+        answered,
         result,
         error,
         reward,
@@ -269,6 +273,7 @@ pub(crate) fn apply(
 pub(crate) fn apply_after_end(state: &EpisodeState, penalty: f64) -> Transition {
     Transition {
         state: state.clone(),
+        answered: false,
         result: String::new(),
         error: "Episode is over. Reset to start another.".to_owned(),
         reward: StepReward::penalty(penalty),

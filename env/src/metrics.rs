@@ -91,11 +91,8 @@ pub(crate) fn episode_started(profile: RewardProfile) {
     counter!(EPISODES, "profile" => profile.to_string()).increment(1);
 }
 
-pub(crate) fn episode_ended(state: &EpisodeState) {
-    let answered = state
-        .history
-        .last()
-        .is_some_and(|action| action.starts_with("ANSWER"));
+/// Counts an episode that ended. `answered` says whether its last action was an answer.
+pub(crate) fn episode_ended(state: &EpisodeState, answered: bool) {
     let outcome = match (state.correct, answered) {
         (true, _) => "correct",
         (false, true) => "incorrect",

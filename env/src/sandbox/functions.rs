@@ -16,12 +16,12 @@ use rusqlite::{
     Connection, Error, ToSql,
     ffi::{Error as Code, SQLITE_TOOBIG},
     functions::{Context, FunctionFlags},
+    limits::Limit,
     types::{ToSqlOutput, ValueRef},
 };
 
 use self::builtin::Builtin;
 use super::{
-    limits,
     meter::Meter,
     pattern::{self, PatternSyntax},
     text::{self, Sides},
@@ -74,7 +74,8 @@ const NATIVE: &[(&str, i32, Native)] = &[
     ("upper", 1, |call| map(call, u8::to_ascii_uppercase)),
 ];
 
-/// Installs the metered functions on `connection`.
+/// Installs the metered functions on `connection`. Patterns and argument lists may be as long as it
+/// allows at this time.
 pub(super) fn install(
     connection: &Connection,
     meter: &Arc<Meter>,
@@ -83,7 +84,8 @@ pub(super) fn install(
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
         | FunctionFlags::SQLITE_INNOCUOUS;
-    let builtin = Arc::new(Builtin::open(limits)?);
+    let builtin = Arc::new(Builtin::open(connection, limits)?);
+    let pattern_bytes = connection.limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH)? as usize;
     let linear = LINEAR
         .iter()
         .map(|(name, count)| (*name, *count, (|_| Ok(None)) as Native));
@@ -95,6 +97,7 @@ pub(super) fn install(
                 context,
                 meter: &meter,
                 max_bytes,
+                pattern_bytes,
             };
             call.spend(CALL_BYTES)?;
             match native(&call)? {
@@ -112,6 +115,8 @@ struct Call<'a> {
     meter: &'a Meter,
     /// Longest text that may be returned.
     max_bytes: usize,
+    /// Longest pattern of LIKE and GLOB.
+    pattern_bytes: usize,
 }
 
 impl Call<'_> {
@@ -209,8 +214,14 @@ fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<SqlOutput>> {
             None => return Ok(None),
         },
     };
-    let (trimmed, work) = text::trim(text, set, sides);
-    call.spend(work * EXAMINED_BYTES + trimmed.len() as u64)?;
+    let affordable = call.meter.remaining_bytes() / EXAMINED_BYTES;
+    let (trimmed, work) = text::trim(text, set, sides, affordable);
+    // This ends the statement if trimming takes too much work.
+    call.spend(work * EXAMINED_BYTES)?;
+    let Some(trimmed) = trimmed else {
+        return Ok(None);
+    };
+    call.spend(trimmed.len() as u64)?;
     Ok(Some(SqlOutput::Text(trimmed.to_vec())))
 }
 
@@ -266,7 +277,7 @@ fn compare(call: &Call<'_>, syntax: PatternSyntax) -> rusqlite::Result<Option<Sq
     let (Some(pattern), Some(text)) = (call.text(0), call.text(1)) else {
         return Ok(None);
     };
-    if pattern.len() > limits::PATTERN_BYTES as usize {
+    if pattern.len() > call.pattern_bytes {
         return Ok(None);
     }
     let affordable = call.meter.remaining_bytes() / EXAMINED_BYTES;

@@ -2,12 +2,14 @@
 //!
 //! Invariant: the reading ends on every file. A schema may hold views and generated columns whose
 //! reading never ends, so it has the memory of a statement and a budget that grows with the file.
+//! The functions and collations of the sandbox are charged to that budget. The sandbox's limits on
+//! sizes are for agents: a schema may hold whatever SQLite allows.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::{connection, memory::StatementMemory, meter::Meter};
+use super::{collations, connection, functions, memory::StatementMemory, meter::Meter};
 use crate::settings::SqlLimits;
 
 /// Work units for each byte of a file, more than reading all its rows takes.
@@ -26,21 +28,42 @@ pub(crate) fn inspect<T>(
     let work_units = file_bytes
         .saturating_mul(UNITS_PER_BYTE)
         .saturating_add(limits.work_units);
-    let mut connection = connection::open(path).map_err(|error| unreadable(&error))?;
-    let meter = Meter::install(&mut connection, work_units).map_err(|error| unreadable(&error))?;
+    let (mut connection, meter) =
+        open(path, work_units, limits).map_err(|error| unreadable(&error))?;
     let _memory = StatementMemory::start(limits.memory_bytes);
-    read(&mut connection).map_err(|error| match error.sqlite_error_code() {
+    // A collation cannot end a statement, and `read` may go on after a function that did.
+    let outcome = read(&mut connection).and_then(|value| meter.check().map(|()| value));
+    outcome.map_err(|error| match error.sqlite_error_code() {
         _ if meter.is_budget_spent() => format!(
             "has a table or view that takes more than {work_units} units of work to count; take it \
              out"
         ),
-        Some(ErrorCode::OutOfMemory) => format!(
+        Some(ErrorCode::OutOfMemory | ErrorCode::TooBig) => format!(
             "has a table or view that takes more than {} bytes of memory to read; take it out or \
              raise sql.memory_bytes",
             limits.memory_bytes
         ),
         _ => unreadable(&error),
     })
+}
+
+/// Opens the file with the functions and collations of the sandbox.
+fn open(
+    path: &Path,
+    work_units: u64,
+    limits: &SqlLimits,
+) -> rusqlite::Result<(Connection, Arc<Meter>)> {
+    let mut connection = connection::open(path)?;
+    let meter = Meter::install(&mut connection, work_units)?;
+    let limits = SqlLimits {
+        // SQLite copies what a function returns, so the memory of the statement bounds it too. This
+        // limit keeps a function from making a longer value first.
+        value_bytes: u32::try_from(limits.memory_bytes).unwrap_or(u32::MAX),
+        ..limits.clone()
+    };
+    functions::install(&connection, &meter, &limits)?;
+    collations::install(&connection, &meter)?;
+    Ok((connection, meter))
 }
 
 fn unreadable(error: &rusqlite::Error) -> String {

@@ -8,7 +8,7 @@ use rusqlite::{Connection, limits::Limit};
 use crate::settings::SqlLimits;
 
 /// Bytes of a LIKE or GLOB pattern.
-pub(super) const PATTERN_BYTES: i32 = 64;
+const PATTERN_BYTES: i32 = 64;
 
 /// Sets the limits: no bound variables, no attached databases, no threads. The other limits are
 /// above what honest SQL needs.

@@ -1,9 +1,11 @@
-//! `instr`, `replace`, `trim` and `substr` in linear time.
+//! `instr`, `replace` and `substr` in linear time, and `trim` within a bound.
 //!
 //! Invariant: the result is that of SQLite's function of that name; tests compare the two. SQLite's
-//! own take quadratic time, except for `substr`; memmem is linear. Pure. There is no SQLite here.
+//! own take quadratic time, except for `substr`; memmem is linear. `trim` looks up each length that
+//! a character of its set has. Valid characters have at most four lengths, so it is linear for
+//! them. Broken ones may have any length, so it stops at a bound. Pure. There is no SQLite here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use memchr::memmem;
 
@@ -62,22 +64,38 @@ pub(super) fn replace(
 }
 
 /// Returns `text` without the characters of `set` at its ends, and the number of bytes examined.
-pub(super) fn trim<'a>(text: &'a [u8], set: &[u8], sides: Sides) -> (&'a [u8], u64) {
-    let set = CharacterSet::new(set);
+/// The text is `None` if that number exceeds `most`.
+pub(super) fn trim<'a>(
+    text: &'a [u8],
+    set: &[u8],
+    sides: Sides,
+    most: u64,
+) -> (Option<&'a [u8]>, u64) {
+    let mut work = TrimWork { bytes: 0, most };
+    let rest = trim_within(text, set, sides, &mut work);
+    (rest, work.bytes)
+}
+
+fn trim_within<'a>(
+    text: &'a [u8],
+    set: &[u8],
+    sides: Sides,
+    work: &mut TrimWork,
+) -> Option<&'a [u8]> {
+    let set = CharacterSet::new(set, work)?;
     let mut rest = text;
-    let mut work = set.work;
     if sides != Sides::Right {
-        while let Some(length) = set.match_length(|length| rest.get(..length), &mut work) {
+        while let Some(length) = set.match_length(|length| rest.get(..length), work)? {
             rest = &rest[length..];
         }
     }
     if sides != Sides::Left {
         let last = |rest: &'a [u8], length| Some(&rest[rest.len().checked_sub(length)?..]);
-        while let Some(length) = set.match_length(|length| last(rest, length), &mut work) {
+        while let Some(length) = set.match_length(|length| last(rest, length), work)? {
             rest = &rest[..rest.len() - length];
         }
     }
-    (rest, work)
+    Some(rest)
 }
 
 /// Returns the `length` characters of `text` from position `start` on. Positions count from 1, or
@@ -107,27 +125,42 @@ fn is_continuation(byte: u8) -> bool {
 /// Cost of storing or looking up a character of several bytes, in examined bytes.
 const LOOKUP_BYTES: u64 = 16;
 
+/// The bytes that a `trim` examines, and its bound on them.
+struct TrimWork {
+    bytes: u64,
+    most: u64,
+}
+
+impl TrimWork {
+    /// Adds bytes before they are examined. Returns `None` if the sum exceeds the bound.
+    fn add(&mut self, bytes: u64) -> Option<()> {
+        self.bytes += bytes;
+        (self.bytes <= self.most).then_some(())
+    }
+}
+
 /// The characters to trim, found by their bytes. Where two match, the first one of the set counts.
 struct CharacterSet<'a> {
     /// Places in the set of characters of one byte.
     single: [Option<usize>; 256],
     /// Places of longer characters. A broken character may have any length.
     longer: HashMap<&'a [u8], usize>,
-    lengths: Vec<usize>,
-    /// Bytes examined to build the set.
-    work: u64,
+    lengths: BTreeSet<usize>,
+    /// Bytes examined to look up a character of each length.
+    match_bytes: u64,
 }
 
 impl<'a> CharacterSet<'a> {
-    /// Reads the characters before the first NUL.
-    fn new(set: &'a [u8]) -> Self {
+    /// Reads the characters before the first NUL. Returns `None` if that is too much work.
+    fn new(set: &'a [u8], work: &mut TrimWork) -> Option<Self> {
         let end = set.iter().position(|byte| *byte == 0);
         let mut rest = &set[..end.unwrap_or(set.len())];
+        work.add(rest.len() as u64)?;
         let mut made = Self {
             single: [None; 256],
             longer: HashMap::new(),
-            lengths: Vec::new(),
-            work: rest.len() as u64,
+            lengths: BTreeSet::new(),
+            match_bytes: 1,
         };
         let mut place = 0;
         while let Some(first) = rest.first() {
@@ -136,25 +169,26 @@ impl<'a> CharacterSet<'a> {
             if length == 1 {
                 made.single[usize::from(*first)].get_or_insert(place);
             } else {
-                made.work += LOOKUP_BYTES;
+                work.add(LOOKUP_BYTES)?;
                 made.longer.entry(&rest[..length]).or_insert(place);
-                if !made.lengths.contains(&length) {
-                    made.lengths.push(length);
+                if made.lengths.insert(length) {
+                    made.match_bytes += LOOKUP_BYTES + length as u64;
                 }
             }
             place += 1;
             rest = &rest[length..];
         }
-        made
+        Some(made)
     }
 
-    /// Returns the length of the character that `piece` offers, if it is in the set. Adds the bytes
-    /// examined to `work`.
+    /// Returns the length of the character that `piece` offers, if it is in the set. The outer
+    /// `None` means that looking it up is too much work.
     fn match_length<'b>(
         &self,
         piece: impl Fn(usize) -> Option<&'b [u8]>,
-        work: &mut u64,
-    ) -> Option<usize> {
+        work: &mut TrimWork,
+    ) -> Option<Option<usize>> {
+        work.add(self.match_bytes)?;
         let single = piece(1)
             .and_then(|piece| self.single[usize::from(piece[0])])
             .map(|place| (place, 1));
@@ -162,18 +196,23 @@ impl<'a> CharacterSet<'a> {
             let place = self.longer.get(piece(*length)?)?;
             Some((*place, *length))
         });
-        let lookups = self
-            .lengths
-            .iter()
-            .map(|length| LOOKUP_BYTES + *length as u64);
-        *work += 1 + lookups.sum::<u64>();
-        longer.chain(single).min().map(|(_, length)| length)
+        Some(longer.chain(single).min().map(|(_, length)| length))
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Returns characters of 1 to 361 bytes, 64 KiB in all. No valid text has them.
+    pub(crate) fn broken_characters() -> Vec<u8> {
+        let mut set = Vec::new();
+        for tail in 0..361 {
+            set.push(0xc0);
+            set.resize(set.len() + tail, 0x80);
+        }
+        set
+    }
 
     #[test]
     fn long_texts_take_linear_time() {
@@ -184,8 +223,27 @@ mod tests {
         assert_eq!(instr(&text, &needle, true), 0);
         assert_eq!(replace(&text, &needle, b"", 1 << 20), Some(text.clone()));
         let set: String = ('\u{1000}'..'\u{9000}').collect();
-        let (rest, work) = trim(set.as_bytes(), set.as_bytes(), Sides::Both);
-        assert!(rest.is_empty() && work < 100 * set.len() as u64);
+        let (rest, work) = trim(set.as_bytes(), set.as_bytes(), Sides::Both, u64::MAX);
+        assert_eq!(rest, Some(b"".as_slice()));
+        assert!(work < 100 * set.len() as u64, "{work}");
+    }
+
+    #[test]
+    fn trim_stops_at_its_bound() {
+        let (text, set) = (vec![0xc0_u8; 1 << 20], broken_characters());
+        let set_bytes = set.len() as u64;
+        let most: u64 = 1 << 20;
+        for sides in [Sides::Left, Sides::Right, Sides::Both] {
+            let (rest, work) = trim(&text, &set, sides, most);
+            assert_eq!(rest, None, "{sides:?}");
+            assert!(work > most && work < most + 2 * set_bytes, "{work}");
+        }
+        // Reading the set counts, too.
+        for most in [1_000, set_bytes + 1_000] {
+            let (rest, work) = trim(b"a", &set, Sides::Both, most);
+            assert_eq!(rest, None, "{most}");
+            assert!(work > most && work <= most + set_bytes, "{work}");
+        }
     }
 
     #[test]

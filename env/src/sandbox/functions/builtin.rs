@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use rusqlite::{
     Connection, Error, ErrorCode, OpenFlags, Statement,
     ffi::{Error as Code, SQLITE_NOMEM, SQLITE_TOOBIG},
+    limits::Limit,
     types::{ToSqlOutput, ValueRef},
 };
 
@@ -27,12 +28,22 @@ const MODIFIER_BYTES: u64 = 4 << 10;
 pub(super) struct Builtin(Mutex<Connection>);
 
 impl Builtin {
-    pub(super) fn open(limits: &SqlLimits) -> rusqlite::Result<Self> {
+    /// Opens the connection. A call may have as many arguments, and as long a pattern, as on
+    /// `caller`.
+    pub(super) fn open(caller: &Connection, limits: &SqlLimits) -> rusqlite::Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_in_memory_with_flags_and_vfs(flags, data::FIXED_CLOCK)?;
         connection::without_lookaside(&connection)?;
         limits::set(&connection, limits)?;
-        connection.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 32)?;
+        let arguments = caller.limit(Limit::SQLITE_LIMIT_FUNCTION_ARG)?;
+        let pattern_bytes = caller.limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH)?;
+        for (limit, value) in [
+            (Limit::SQLITE_LIMIT_FUNCTION_ARG, arguments),
+            (Limit::SQLITE_LIMIT_VARIABLE_NUMBER, arguments),
+            (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, pattern_bytes),
+        ] {
+            connection.set_limit(limit, value)?;
+        }
         connection
             .set_prepared_statement_cache_capacity(LINEAR.len() * KEPT_ARGUMENTS + NATIVE.len());
         Ok(Self(Mutex::new(connection)))

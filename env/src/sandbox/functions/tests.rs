@@ -1,10 +1,9 @@
 //! Our functions beside SQLite's own, on random arguments.
 
 use proptest::prelude::*;
-use rusqlite::limits::Limit;
 
 use super::*;
-use crate::sandbox::process;
+use crate::sandbox::{limits, process};
 
 /// A connection with SQLite's functions, and one with ours.
 fn pair() -> (Connection, Connection) {
@@ -167,6 +166,29 @@ fn long_texts_are_theirs() {
             call(&ours, sql, &values),
             call(&theirs, sql, &values),
             "{sql}"
+        );
+    }
+}
+
+/// Without the bound, trim examines 70 GB here before it is charged.
+#[test]
+fn trim_examines_no_more_than_the_budget_allows() {
+    process::prepare().unwrap();
+    let connection = Connection::open_in_memory().unwrap();
+    let meter = Arc::new(Meter::new(1_000_000));
+    install(&connection, &meter, &SqlLimits::default()).unwrap();
+    let values = [
+        SqlOutput::Text(vec![0xc0; 1 << 20]),
+        SqlOutput::Text(text::tests::broken_characters()),
+    ];
+    for name in ["trim", "ltrim", "rtrim"] {
+        meter.restart();
+        let error = call(&connection, &format!("SELECT {name}(?1, ?2)"), &values).unwrap_err();
+        assert!(error.contains("the statement is ended"), "{name}: {error}");
+        let spent = meter.work_units();
+        assert!(
+            (1_000_000..1_020_000).contains(&spent),
+            "{name}: {spent} units"
         );
     }
 }

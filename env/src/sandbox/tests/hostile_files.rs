@@ -13,6 +13,16 @@ const REFUSED_SCHEMAS: &[(&str, &str)] = &[
         "CREATE TABLE t (a, b AS (printf('%500000000d', a))); INSERT INTO t(a) VALUES (1)",
         "bytes of memory",
     ),
+    (
+        "CREATE TABLE t (a, b); INSERT INTO t VALUES (zeroblob(1000000), CAST(zeroblob(500000) || 'b' AS BLOB));
+        CREATE VIEW v AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) SELECT sum(instr(a, b)) AS c FROM n, t",
+        "units of work to count",
+    ),
+    (
+        "CREATE TABLE t (a); INSERT INTO t VALUES (replace(hex(zeroblob(50000)), '0', 'a'));
+        CREATE VIEW v AS SELECT replace(a, 'a', a) AS c FROM t",
+        "bytes of memory",
+    ),
 ];
 
 /// Schemas that hide work, growth or functions behind honest names.
@@ -144,4 +154,27 @@ fn wide_and_long_rows_are_read() {
     ] {
         assert_eq!(result_of(&sandbox, sql).text, text, "{sql}");
     }
+}
+
+/// A schema may hold longer patterns and more arguments than agents may write.
+#[test]
+fn long_patterns_and_argument_lists_of_a_schema_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pattern, arguments) = ("_%".repeat(500), vec!["a"; 100].join(", "));
+    let tables = format!(
+        "CREATE TABLE t (a, b AS (a LIKE '%{pattern}'), c AS (concat({arguments})));
+         INSERT INTO t(a) VALUES ('x'), (5);
+         CREATE VIEW v AS SELECT a GLOB '*{pattern}' AS d FROM t;"
+    );
+    let database = open(&folder.path().join("long.sqlite"), &tables).unwrap();
+    let samples = database.schema.tables.iter().map(|it| it.sample.as_str());
+    let samples: Vec<&str> = samples.collect();
+    let [table, view] = samples.as_slice() else {
+        panic!("not a table and a view: {samples:?}");
+    };
+    assert!(
+        table.starts_with("1. x | 0 | xxx") && table.contains("2. 5 | 0 | 555"),
+        "{table}"
+    );
+    assert_eq!(*view, "1. 0\n2. 0");
 }
