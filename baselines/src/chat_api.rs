@@ -122,7 +122,11 @@ impl ChatApi {
     }
 
     fn away(&self, fault: &reqwest::Error) -> Status {
-        Status::unavailable(format!("{}: {fault}", self.url))
+        let cause = root_cause(fault);
+        Status::unavailable(format!(
+            "{}: no reply ({cause}); check that the server runs",
+            self.url
+        ))
     }
 
     /// Returns the status of an HTTP error. Overload and faults of the server may pass.
@@ -210,6 +214,19 @@ mod tests {
                 "{fault}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_away_is_named_once_with_the_reason() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let api = ChatApi::new(&format!("http://{address}/v1"), "m", None).unwrap();
+        let fault = api.reply(&[], &[]).await.unwrap_err();
+        assert!(may_pass(&fault), "{fault}");
+        let text = status_text(&fault);
+        assert!(text.contains("no reply (Connection refused"), "{text}");
+        assert_eq!(text.matches(&address.to_string()).count(), 1, "{text}");
     }
 
     /// A chunked answer announces no length.

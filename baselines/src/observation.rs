@@ -67,25 +67,10 @@ pub(crate) fn answer_from_result(result: &str) -> String {
     let rows = result_rows(result);
     match rows[..] {
         [] => "[]".to_owned(),
-        [row] => shorten_decimals(row).to_owned(),
+        [row] => data::cut_decimals(row).to_owned(),
         _ if rows.iter().any(|row| row.contains(" | ")) => rows.join("\n"),
         _ => rows.join(", "),
     }
-}
-
-/// Cuts a long decimal after two decimals, or after three significant ones if it is below 1.
-fn shorten_decimals(cell: &str) -> &str {
-    let Some((whole, decimals)) = cell.split_once('.') else {
-        return cell;
-    };
-    let digits = whole.strip_prefix('-').unwrap_or(whole);
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_number(digits) || !is_number(decimals) {
-        return cell;
-    }
-    let leading_zeros = decimals.len() - decimals.trim_start_matches('0').len();
-    let length = if digits == "0" { leading_zeros + 3 } else { 2 };
-    &cell[..cell.len().min(whole.len() + 1 + length)]
 }
 
 #[cfg(test)]

@@ -196,18 +196,23 @@ fn would_be_unwrapped(text: &str) -> bool {
 }
 
 fn cut_real(number: f64) -> String {
-    let text = real_text(number);
-    let Some(point) = text.find('.').filter(|_| !text.contains('e')) else {
+    cut_decimals(&real_text(number)).to_owned()
+}
+
+/// Cuts a long decimal number after two decimals, or after three significant digits if it is below
+/// 1. Returns every other text as it is, such as a number with an exponent.
+pub fn cut_decimals(text: &str) -> &str {
+    let Some((whole, decimals)) = text.split_once('.') else {
         return text;
     };
-    let decimals = &text[point + 1..];
+    let digits = whole.strip_prefix('-').unwrap_or(whole);
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(digits) || !is_number(decimals) {
+        return text;
+    }
     let leading_zeros = decimals.len() - decimals.trim_start_matches('0').len();
-    let kept = if number.abs() >= 1.0 {
-        2
-    } else {
-        leading_zeros + 3
-    };
-    text[..text.len().min(point + 1 + kept)].to_owned()
+    let kept = if digits == "0" { leading_zeros + 3 } else { 2 };
+    &text[..text.len().min(whole.len() + 1 + kept)]
 }
 
 /// Formats a real number as SQLite does: with a point or an exponent, and with the fewest digits
@@ -278,6 +283,25 @@ mod tests {
                 text,
                 "{answer}"
             );
+        }
+    }
+
+    #[test]
+    fn only_decimals_are_cut() {
+        for (text, cut) in [
+            ("42", "42"),
+            ("3.14159", "3.14"),
+            ("-12.0", "-12.0"),
+            ("0.0", "0.0"),
+            ("-0.0001234567", "-0.000123"),
+            ("1.23456e+20", "1.23456e+20"),
+            ("-1.23456e-07", "-1.23456e-07"),
+            ("1.2.345", "1.2.345"),
+            ("1.", "1."),
+            (".12345", ".12345"),
+            ("a.12345", "a.12345"),
+        ] {
+            assert_eq!(cut_decimals(text), cut);
         }
     }
 

@@ -12,9 +12,10 @@ use crate::sql_text::quoted;
 /// The schema whose tables keep their names.
 const MAIN_SCHEMA: &str = "public";
 
-/// Begins a transaction in which all statements see the same rows, and fixes how values are
-/// written.
+/// Begins a transaction in which all statements see the same rows, bounds how long they wait for
+/// locks, and fixes how values are written.
 const BEGIN_SQL: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL lock_timeout = '60s';
 SET LOCAL TimeZone = 'UTC';
 SET LOCAL DateStyle = 'ISO, YMD';
 SET LOCAL IntervalStyle = 'postgres';
@@ -99,6 +100,8 @@ fn psql(address: &str) -> Command {
         .arg("--dbname")
         .arg(address);
     command.env("PGCLIENTENCODING", "UTF8");
+    // In seconds. An address that has an option such as `?connect_timeout=60` takes precedence.
+    command.env("PGCONNECT_TIMEOUT", "10");
     command
 }
 
