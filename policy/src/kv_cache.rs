@@ -11,7 +11,7 @@ use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::CachedBatch;
-use crate::ops::{AttentionMetadata, Backend, KvPages, TensorPages, cached_attention};
+use crate::ops::{AttentionMetadata, Backend, KvPages, PAGE, TensorPages, cached_attention};
 use crate::packed_rows::PackedRow;
 use crate::page_tables::PageTables;
 
@@ -93,15 +93,22 @@ impl KvCache {
         })
     }
 
-    /// Returns the bytes that one token takes in the cache of a decoder on this backend whose
-    /// weights have a dtype. On the CPU this includes the padding of pages.
-    pub fn token_bytes(config: &DecoderConfig, backend: Backend, dtype: DType) -> usize {
+    /// Returns the bytes that a slot of up to `capacity_tokens` tokens takes in the cache of a
+    /// decoder on this backend whose weights have a dtype. A slot has whole pages, and on the CPU
+    /// the values of a page are padded.
+    pub fn slot_bytes(
+        config: &DecoderConfig,
+        backend: Backend,
+        dtype: DType,
+        capacity_tokens: usize,
+    ) -> usize {
         let head_bytes = match backend {
             Backend::CpuF32 => KvPages::<f32>::token_bytes(config.head_dim),
             Backend::CpuBf16 => KvPages::<bf16>::token_bytes(config.head_dim),
             _ => TensorPages::token_bytes(config.head_dim, dtype),
         };
-        config.layers * config.kv_heads * head_bytes
+        let tokens = PageTables::pages(1, capacity_tokens) * PAGE;
+        config.layers * config.kv_heads * head_bytes * tokens
     }
 
     /// Returns the tokens that the slot holds.

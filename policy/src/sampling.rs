@@ -229,10 +229,6 @@ impl From<&SamplingSettings> for Filters {
 }
 
 impl Filters {
-    fn are_off(&self) -> bool {
-        self.top_k == 0 && self.top_p >= 1.0 && self.min_p <= 0.0
-    }
-
     /// Returns the filtered distribution over `logits`: (token, probability) of the tokens kept, in
     /// index order, summing to 1. It is empty if no logit is finite. Nothing is sorted unless a
     /// filter needs it.

@@ -249,6 +249,11 @@ impl Chat {
         &self.stop_ids
     }
 
+    /// Returns the text of the token that the template writes after a turn.
+    pub(crate) fn turn_end(&self) -> &str {
+        &self.turn_end
+    }
+
     /// Returns one more than the largest token id. Logit columns from here on are padding.
     pub fn vocabulary_size(&self) -> usize {
         self.tokenizer.vocabulary_size()

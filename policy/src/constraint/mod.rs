@@ -49,8 +49,6 @@ pub struct Constrainer {
     constraint: Constraint,
     chat: Arc<Chat>,
     shots: usize,
-    /// The text of the end of a turn.
-    turn_end: String,
     /// The stop tokens that are nothing but an end.
     ends: Vec<u32>,
     factory: ParserFactory,
@@ -77,8 +75,7 @@ impl Constrainer {
         if constraint == Constraint::None {
             return Ok(None);
         }
-        let turn_end = chat.decode(&chat.stop_ids()[..1])?;
-        let Vocabulary { trie, ends } = Vocabulary::new(chat, &turn_end)?;
+        let Vocabulary { trie, ends } = Vocabulary::new(chat, chat.turn_end())?;
         let mut factory = ParserFactory::new(&trie, InferenceCapabilities::default(), &[])
             .map_err(|error| failed(&error))?;
         factory.quiet();
@@ -93,7 +90,6 @@ impl Constrainer {
             chat: Arc::clone(chat),
             shots,
             ends,
-            turn_end,
             factory,
             matchers: Mutex::default(),
         };
@@ -158,7 +154,8 @@ impl Constrainer {
 
     /// Reads the names of tables and columns from the text of a context.
     fn shown_names(&self, context: &[u32]) -> Result<Vec<ShownTable>> {
-        let text = self.chat.decode(context)?.replace(&self.turn_end, "\n");
+        let text = self.chat.decode(context)?;
+        let text = text.replace(self.chat.turn_end(), "\n");
         Ok(shown_names(&text, self.shots))
     }
 
@@ -192,7 +189,7 @@ impl Constrainer {
     /// Returns a matcher of the grammar for these tables. Where it cannot be compiled, calls alone
     /// are constrained; whether it can is a function of the grammar.
     fn matcher(&self, tables: Option<&[ShownTable]>) -> Result<Matcher> {
-        let grammar = grammar::grammar(tables, &self.turn_end);
+        let grammar = grammar::grammar(tables, self.chat.turn_end());
         if let Some(matcher) = kept(&self.matchers(), &grammar) {
             return Ok(matcher.deep_clone());
         }

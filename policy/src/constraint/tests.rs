@@ -272,7 +272,8 @@ fn a_full_cache_drops_the_oldest_grammar() {
         let kept = constrainer.matchers();
         (kept.len(), kept.front().map(|(grammar, _)| grammar.clone()))
     };
-    let grammar = |number: usize| grammar::grammar(Some(&tables(number)), &constrainer.turn_end);
+    let turn_end = constrainer.chat.turn_end();
+    let grammar = |number: usize| grammar::grammar(Some(&tables(number)), turn_end);
     for number in 0..KEPT_GRAMMARS {
         constrainer.matcher(Some(&tables(number))).unwrap();
     }

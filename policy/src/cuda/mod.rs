@@ -41,7 +41,7 @@ pub struct Findings {
 /// One of NVIDIA's libraries, as the dynamic loader finds it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FoundLibrary {
-    /// Which.
+    /// The library.
     pub library: Library,
     /// The path, or why the loader cannot open it; serialised as `path` or `reason`.
     #[serde(flatten, serialize_with = "path_or_reason")]

@@ -17,7 +17,7 @@ use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::at_least_f32;
 use super::fixed_shape::product_of_matrices;
-use super::kv_pages::PAGE;
+use super::kv_pages::{PAGE, slot_mapping};
 use crate::packed_rows::{PackedRow, row_offsets};
 
 /// Queries of a block. A row with fewer is padded.
@@ -234,12 +234,7 @@ impl AttentionMetadata {
     ) -> Result<Self> {
         let ((kv_heads, _, head_dim), device) = (pages.keys.dims3()?, pages.keys.device());
         let scores = super::compute_dtype(pages.keys.dtype());
-        let mut slot_mapping = Vec::new();
-        for row in rows {
-            let pages = table(row.slot);
-            let slot = |at: usize| pages[at / PAGE] * PAGE as u32 + (at % PAGE) as u32;
-            slot_mapping.extend((row.past..row.past + row.len).map(slot));
-        }
+        let slot_mapping = slot_mapping(rows, &table);
         let tokens = slot_mapping.len();
         let slot_mapping = Tensor::from_vec(slot_mapping, (1, tokens, 1), device)?;
         Ok(Self {

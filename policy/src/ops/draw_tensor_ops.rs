@@ -39,6 +39,13 @@ pub struct Filters {
     pub min_p: f64,
 }
 
+impl Filters {
+    /// Returns whether no filter is on, so that only the temperature counts.
+    pub(crate) fn are_off(&self) -> bool {
+        self.top_k == 0 && self.top_p >= 1.0 && self.min_p <= 0.0
+    }
+}
+
 /// How far below the largest a scaled logit may lie to have weight: e^-128 is zero in f32.
 const DEPTH: f64 = 128.0;
 /// The number of bisections that narrow [`DEPTH`] to less than 2^-23.

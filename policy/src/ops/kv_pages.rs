@@ -15,10 +15,23 @@ use half::bf16;
 use super::aligned::Aligned;
 use super::matmul::PANEL;
 use super::matmul_bf16::{BLOCK, write_pair};
+use crate::packed_rows::PackedRow;
 
 /// Tokens of a page. It equals the panel width, so a page of keys is one panel of B in the product
 /// q kᵀ.
 pub(crate) const PAGE: usize = PANEL;
+
+/// Returns the slot mapping of rows whose block table `table` gives by slot: for each token, its
+/// number among the tokens of all pages.
+pub(super) fn slot_mapping<'a>(rows: &[PackedRow], table: impl Fn(usize) -> &'a [u32]) -> Vec<u32> {
+    let mut mapping = Vec::new();
+    for row in rows {
+        let pages = table(row.slot);
+        let slot = |at: usize| pages[at / PAGE] * PAGE as u32 + (at % PAGE) as u32;
+        mapping.extend((row.past..row.past + row.len).map(slot));
+    }
+    mapping
+}
 
 /// A number that pages hold.
 pub(crate) trait PageValue: WithDType {
@@ -233,6 +246,16 @@ mod tests {
             let expected = pages * PAGE * kv_heads * KvPages::<T>::token_bytes(head_dim);
             assert_eq!(words * size_of::<T::Word>(), expected, "{head_dim}");
         }
+    }
+
+    #[test]
+    fn tokens_are_mapped_through_the_table_of_their_slot() {
+        let tables: [&[u32]; 2] = [&[7], &[5, 2]];
+        let row = |slot, past, len| PackedRow { len, past, slot };
+        let rows = [row(1, PAGE - 2, 3), row(0, 0, 2)];
+        let page = PAGE as u32;
+        let expected = [6 * page - 2, 6 * page - 1, 2 * page, 7 * page, 7 * page + 1];
+        assert_eq!(slot_mapping(&rows, |slot| tables[slot]), expected);
     }
 
     #[test]

@@ -64,6 +64,13 @@ impl Targets<'_> {
             rows.for_each(|(logits, allowed)| allowed.restrict(logits));
         }
     }
+
+    /// Returns the sets of some rows as [`Backend::restrict_rows`] takes them; none if there are no
+    /// sets.
+    pub(super) fn allowed_of(&self, rows: &Range<usize>) -> Option<Vec<Option<TokenSet>>> {
+        let of_rows = &self.allowed?[rows.clone()];
+        Some(of_rows.iter().cloned().map(Some).collect())
+    }
 }
 
 /// What is saved for the backward pass, to spare it a product.
@@ -223,9 +230,14 @@ fn chunks(rows: usize, vocabulary: usize) -> impl Iterator<Item = Range<usize>> 
         .max(MIN_CHUNK_ROWS)
         .min(rows)
         .max(1);
+    row_chunks(rows, chunk)
+}
+
+/// Returns the rows of each chunk of `at_once` rows, of which the last may have fewer.
+pub(super) fn row_chunks(rows: usize, at_once: usize) -> impl Iterator<Item = Range<usize>> {
     (0..rows)
-        .step_by(chunk)
-        .map(move |first| first..rows.min(first + chunk))
+        .step_by(at_once)
+        .map(move |first| first..rows.min(first + at_once))
 }
 
 /// Computes [`Backend::token_logprobs_backward`] by kernels, in the memory of the logits.

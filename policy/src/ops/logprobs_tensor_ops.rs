@@ -8,10 +8,9 @@ use std::ops::Range;
 
 use candle_core::{D, Result, Tensor};
 
-use super::at_least_f32;
 use super::linear::linear_tensor_ops;
-use super::logprobs::{LogprobGradients, SavedForBackward, Targets, TokenLogprobs};
-use super::{Backend, TokenSet};
+use super::logprobs::{LogprobGradients, SavedForBackward, Targets, TokenLogprobs, row_chunks};
+use super::{Backend, at_least_f32};
 
 /// The most values of a tensor over rows and vocabulary (256 MiB in f32). The backward pass holds
 /// five such tensors.
@@ -123,9 +122,7 @@ impl<'a> LmHead<'a> {
     /// Returns the log-probabilities [rows, V] of all tokens.
     fn all_logprobs(&self, rows: &Range<usize>, weight: &Tensor) -> Result<Tensor> {
         let mut logits = linear_tensor_ops(&self.hidden_of(rows)?, weight)?;
-        if let Some(allowed) = self.targets.allowed {
-            let allowed: Vec<Option<TokenSet>> =
-                allowed[rows.clone()].iter().cloned().map(Some).collect();
+        if let Some(allowed) = self.targets.allowed_of(rows) {
             logits = Backend::TensorOps.restrict_rows(&logits, &allowed)?;
         }
         log_softmax(&(logits / self.temperature)?)
@@ -141,10 +138,7 @@ impl<'a> LmHead<'a> {
     }
 
     fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (all, at_once) = (self.targets.ids.len(), self.rows_at_once);
-        (0..all)
-            .step_by(at_once)
-            .map(move |first| first..all.min(first + at_once))
+        row_chunks(self.targets.ids.len(), self.rows_at_once)
     }
 }
 

@@ -11,8 +11,10 @@
 //!   and values, the KV cache, and the gradients of all these but the weights.
 //! * Computed in f32 and rounded once at the end: matrix products (their sums), norms with their
 //!   weight, rotary embeddings, attention (scores, softmax and weighted sum, from q, k and v as
-//!   they are held), SwiGLU, residual sums, and sums of gradients by row. Kernels also round the
-//!   softmax weights and the gradients of scores before they are multiplied.
+//!   they are held), SwiGLU, residual sums, and sums of gradients by row. On the CPU this includes
+//!   the gradient of an input that several linear layers read; elsewhere each layer's product is
+//!   rounded, and then each sum. Kernels also round the softmax weights and the gradients of scores
+//!   before they are multiplied.
 //! * Never rounded: logits, their softmax, log-probabilities and entropies, the sampling of a
 //!   token, and on the CPU the gradients of weights.
 //!

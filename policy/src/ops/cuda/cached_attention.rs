@@ -6,6 +6,7 @@ use candle_core::{Result, Tensor};
 use super::attention::{Kernel, Keys, Shape, forward};
 use super::attention_lists::{Lists, UploadedLists, row_numbers, tile_numbers};
 use super::launch::{Launch, address, int};
+use crate::ops::kv_pages::slot_mapping;
 use crate::ops::{PAGE, TensorPages};
 use crate::packed_rows::PackedRow;
 
@@ -32,13 +33,11 @@ impl CachedBatch {
         let (keys, _) = pages.keys_values();
         let group = heads / keys.dim(0)?;
         let kernel = Kernel::fitting(rows, group);
-        let (mut tables, mut starts, mut slot_mapping) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut tables, mut starts) = (Vec::new(), Vec::new());
         for row in rows {
             let of_row = table(row.slot);
             starts.push(tables.len());
             tables.extend(&of_row[..(row.past + row.len).div_ceil(PAGE)]);
-            let slot = |at: usize| of_row[at / PAGE] * PAGE as u32 + (at % PAGE) as u32;
-            slot_mapping.extend((row.past..row.past + row.len).map(slot));
         }
         let mut lists = Lists::default();
         let row_list = lists.push(row_numbers(rows, |row| starts[row]));
@@ -50,7 +49,7 @@ impl CachedBatch {
             tiles: lists.push(tiles),
             tile_count,
             tables: lists.push(tables),
-            slot_mapping: lists.push(slot_mapping),
+            slot_mapping: lists.push(slot_mapping(rows, &table)),
             lists: lists.upload(keys.device())?,
         })
     }

@@ -7,12 +7,6 @@ use super::launch::{ABSENT, address, int, uninitialised, upload};
 use super::{MOST_COLUMNS, over_logits};
 use crate::ops::{RowSampling, draw_rows};
 
-/// Returns whether only the kernel's inverse transform is needed: no filter is on.
-fn is_unfiltered(draw: &RowSampling) -> bool {
-    let filters = &draw.filters;
-    filters.top_k == 0 && filters.top_p >= 1.0 && filters.min_p <= 0.0
-}
-
 /// Returns whether the first of the most probable tokens is taken.
 fn is_greedy(draw: &RowSampling) -> bool {
     draw.filters.min_p >= 1.0 && draw.uniform == 0.0
@@ -32,7 +26,8 @@ pub(crate) fn draw(
         bail!("sampling: {} rows of {logits:?}", draws.len());
     }
     let mut drawn = draw_unfiltered(&logits, vocabulary, draws)?;
-    let is_filtered = |row: &usize| !is_unfiltered(&draws[*row]) && !is_greedy(&draws[*row]);
+    // The kernel's inverse transform is all that the other rows need.
+    let is_filtered = |row: &usize| !draws[*row].filters.are_off() && !is_greedy(&draws[*row]);
     let filtered: Vec<usize> = (0..rows).filter(is_filtered).collect();
     if filtered.is_empty() {
         return Ok(drawn);

@@ -10,8 +10,9 @@ use candle_core::{Result, Tensor, bail};
 use super::launch::{ABSENT, address, int, uninitialised};
 use super::matmul::linears_unrounded;
 use super::{MOST_COLUMNS, over_logits};
-use crate::ops::TokenSet;
-use crate::ops::logprobs::{LogprobGradients, SavedForBackward, Targets, TokenLogprobs};
+use crate::ops::logprobs::{
+    LogprobGradients, SavedForBackward, Targets, TokenLogprobs, row_chunks,
+};
 use crate::ops::token_set::restrict_in_place;
 
 /// The most logits that are held at a time (2 GiB).
@@ -116,21 +117,17 @@ impl Scored<'_> {
         if vocabulary > MOST_COLUMNS {
             bail!("a vocabulary of {vocabulary} is too large for the CUDA kernels: this is a bug");
         }
-        let (rows, at_once) = (self.targets.ids.len(), MAX_CHUNK_LOGITS / vocabulary);
-        let firsts = (0..rows).step_by(at_once);
-        Ok(firsts.map(move |first| first..rows.min(first + at_once)))
+        let at_once = MAX_CHUNK_LOGITS / vocabulary;
+        Ok(row_chunks(self.targets.ids.len(), at_once))
     }
 
     /// Returns the logits [rows, V], without those of tokens that could not be chosen.
     fn logits(&self, rows: &Range<usize>) -> Result<Tensor> {
         let hidden = self.hidden.narrow(0, rows.start, rows.len())?;
         let logits = linears_unrounded(&hidden, self.head)?;
-        let Some(allowed) = self.targets.allowed else {
-            return Ok(logits);
-        };
-        let allowed: Vec<Option<TokenSet>> =
-            allowed[rows.clone()].iter().cloned().map(Some).collect();
-        restrict_in_place(&logits, &allowed)?;
+        if let Some(allowed) = self.targets.allowed_of(rows) {
+            restrict_in_place(&logits, &allowed)?;
+        }
         Ok(logits)
     }
 

@@ -34,7 +34,8 @@ extern "C" __global__ void sums_of_squares(const float *x, double *partial, size
   size_t end = min(count, start + strip);
   size_t at = start + threadIdx.x;
   double sum = 0;
-  // So many loads are under way at once. With an exit after each of them a thread would wait for it.
+  // So many loads are under way at once. With an exit after each of them a thread would wait for
+  // it.
   for (; at + (AT_ONCE - 1) * THREADS < end; at += AT_ONCE * THREADS) {
     float values[AT_ONCE];
 #pragma unroll
