@@ -1,9 +1,9 @@
 //! The environment's side of one episode: one Reset, then one Step for each action.
 //!
 //! Invariant: a restarted env-node costs nothing, even if it lost its keys or has another version
-//! of its data. It rejects the old token. The session then resets the episode and replays the
-//! actions already taken. Equal actions give equal observations, which the session checks, so
-//! neither the completions nor the coordinates change.
+//! of its data. It rejects the old token. The session then replays the episode. Equal actions give
+//! equal observations, which the session checks, so neither the completions nor the coordinates
+//! change.
 
 use policy::Coordinates;
 use proto::v1::{Action, Observation, ResetRequest, ResetResponse, StepRequest, StepResponse};
@@ -73,7 +73,7 @@ impl<'a> EnvSession<'a> {
         Ok(response)
     }
 
-    /// Resets the episode, takes all past actions again, and then takes the next one.
+    /// Replays the episode, and then takes the next action.
     async fn replay_and_step(&self, action: &Action) -> Result<StepResponse, ActorError> {
         let again = reset(self.settings, self.spec).await?;
         check_same("Env.Reset", again.observation.as_ref(), &self.first)?;

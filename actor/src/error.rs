@@ -31,8 +31,9 @@ pub enum ActorError {
     /// The model failed, or could not be opened.
     #[error(transparent)]
     Policy(#[from] policy::PolicyError),
-    /// The engine's thread ended. Its log has the reason. Remedy: restart the actor.
-    #[error("the engine stopped: {0}; restart the actor")]
+    /// The engine failed: a forward pass, a copy of the weights, or its thread, whose log has the
+    /// reason. Remedy: restart the actor.
+    #[error("the engine failed: {0}; restart the actor")]
     Engine(String),
 }
 
@@ -78,5 +79,19 @@ impl ActorError {
         use tonic::Code::{FailedPrecondition, Unauthenticated};
         matches!(self, Self::Call { status, .. }
             if matches!(status.code(), Unauthenticated | FailedPrecondition))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_of_the_engine_names_the_remedy() {
+        let error = ActorError::Engine("a forward pass failed: no memory".to_owned());
+        assert_eq!(
+            error.to_string(),
+            "the engine failed: a forward pass failed: no memory; restart the actor"
+        );
     }
 }

@@ -75,7 +75,7 @@ impl LearnerSession {
             &name,
         );
         let submit = async || self.client.clone().submit(group.clone()).await;
-        // The learner may play the group again for as long as the lease lasts.
+        // The learner may replay the group for as long as the lease lasts.
         let retry = lasting(self.retry, claim.lease_seconds);
         let response = retry.call("Learner.Submit", submit).await?;
         metrics::count_group(verdict_name(response.verdict()));

@@ -125,10 +125,11 @@ impl Sampler {
     ) -> Result<Self, ActorError> {
         let (device, dtype) = (decoder.device(), decoder.dtype());
         decoder.config().check_context(context_tokens)?;
-        let token_bytes = KvCache::token_bytes(decoder.config(), decoder.backend(), dtype);
+        let (config, backend) = (decoder.config(), decoder.backend());
+        let slot_bytes = KvCache::slot_bytes(config, backend, dtype, context_tokens);
         let pass_tokens = settings.pass_tokens_on(device);
         let free_bytes = policy::free_memory(device);
-        let slots = settings.affordable_slots(token_bytes * context_tokens, free_bytes);
+        let slots = settings.affordable_slots(slot_bytes, free_bytes);
         Ok(Self {
             stop_ids: model.chat.stop_ids().to_vec(),
             vocabulary_size: model.chat.vocabulary_size(),
@@ -427,11 +428,10 @@ impl Sampler {
         let _ = row.job.reply.send(Ok(completion));
     }
 
+    /// Ends the rows of a pass that failed. All of them are still active, because a pass removes
+    /// rows only once nothing in it can fail any more.
     fn fail(&mut self, runs: &[ScheduledTokens], error: &PolicyError) {
         for run in runs {
-            if !self.active.contains_key(&run.row) {
-                continue;
-            }
             let row = self.remove(run.row);
             // The pass may have written some layers only, so nothing in the slot can be reused.
             self.slots.release(row.slot, &[]);

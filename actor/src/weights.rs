@@ -4,7 +4,7 @@
 use std::mem;
 
 use proto::{
-    LearnerClient, Snapshot, SnapshotAssembler,
+    LearnerClient, RareWarning, Snapshot, SnapshotAssembler,
     v1::{WeightsRequest, WeightsResponse, weights_response::Part},
 };
 use tonic::Streaming;
@@ -24,6 +24,8 @@ pub(crate) struct SnapshotStream {
     after_version: Option<u64>,
     stream: Option<Streaming<WeightsResponse>>,
     assembler: SnapshotAssembler,
+    /// For streams that break within a snapshot, which they may do for ever.
+    broken: RareWarning,
 }
 
 impl SnapshotStream {
@@ -41,6 +43,7 @@ impl SnapshotStream {
             after_version: None,
             stream: None,
             assembler: SnapshotAssembler::default(),
+            broken: RareWarning::default(),
         }
     }
 
@@ -96,6 +99,16 @@ impl SnapshotStream {
             Ok(Some(message)) => Ok(Some(message)),
             ended => {
                 tracing::debug!(?ended, "the weights stream ended");
+                if self.assembler.is_open()
+                    && let Some(times) = self.broken.note()
+                {
+                    tracing::warn!(
+                        times,
+                        "the weights stream broke within a snapshot, which the learner sends again \
+                         from its start; check the connection to the learner, and proxies that \
+                         limit long calls"
+                    );
+                }
                 self.stream = None;
                 self.retry.pause().await;
                 Ok(None)

@@ -5,13 +5,10 @@
 //! holds the same weights.
 
 mod claim_loops;
+mod failures;
 mod settings;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use policy::{ChatRole, Constrainer, Coordinates, Message, Model, Placement, Weights};
 use proto::{
@@ -24,7 +21,10 @@ use proto::{
 };
 use tokio::sync::watch;
 
-use self::claim_loops::WorkInProgress;
+use self::{
+    claim_loops::WorkInProgress,
+    failures::{EnvFault, FailedRounds, UnscoredWarning},
+};
 use crate::{
     config::ActorConfig,
     engine::Engine,
@@ -37,14 +37,6 @@ use crate::{
     rollout_driver::run_episodes,
     weights::SnapshotStream,
 };
-
-/// After so many rounds in a row that fail for a reason that does not pass, episodes are given up.
-/// In each round, calls are retried as configured.
-const MAX_LASTING: u32 = 3;
-/// The same for rounds that fail although env-node answers.
-const MAX_UNSERVED: u32 = 9;
-/// An env-node that answers does so within this time.
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// Runs an actor until the learner says that the run is over or `shutdown` ends.
 ///
@@ -163,6 +155,7 @@ struct Actor {
     constrainer: Option<Arc<Constrainer>>,
     version: watch::Receiver<u64>,
     in_progress: WorkInProgress,
+    unscored: UnscoredWarning,
 }
 
 impl Actor {
@@ -227,6 +220,7 @@ impl Actor {
             settings,
             version,
             in_progress: WorkInProgress::default(),
+            unscored: UnscoredWarning::default(),
         };
         Ok((actor, published))
     }
@@ -334,7 +328,7 @@ impl Actor {
                         faults.push(EnvFault::of(&error));
                         broken.push((place, spec));
                     }
-                    _ => {}
+                    _ => self.unscored.note(&outcome.trajectory),
                 }
                 played.insert(place, outcome.trajectory);
             }
@@ -368,69 +362,6 @@ impl Actor {
             },
         }
     }
-}
-
-/// Why calls of an episode failed. The greatest one counts for a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum EnvFault {
-    /// For a reason that does not pass.
-    Lasting,
-    /// Env-node answered that it cannot serve it now.
-    Unserved,
-    /// Env-node is away, or has too much work.
-    Away,
-}
-
-impl EnvFault {
-    fn of(error: &ActorError) -> Self {
-        match (error.may_pass(), error.is_answered_unavailable()) {
-            (false, _) => Self::Lasting,
-            (true, true) => Self::Unserved,
-            (true, false) => Self::Away,
-        }
-    }
-}
-
-/// Rounds in a row in which episodes failed for one reason.
-#[derive(Default)]
-struct FailedRounds {
-    lasting: u32,
-    unserved: u32,
-}
-
-impl FailedRounds {
-    /// Notes a round with the episodes that failed. Returns whether waiting is in vain: the reason
-    /// does not pass; or env-node answers now and did after earlier rounds, so it cannot serve
-    /// these episodes, for instance because their gold SQL takes longer than the limit. Without
-    /// this the run would wait for them for ever.
-    async fn are_final(
-        &mut self,
-        fault: EnvFault,
-        env: &EnvClient,
-        failed: &[(usize, EpisodeSpec)],
-    ) -> bool {
-        let is_unserved = fault == EnvFault::Unserved && answers(env).await;
-        let next = |is_it: bool, rounds: u32| if is_it { rounds + 1 } else { 0 };
-        self.lasting = next(fault == EnvFault::Lasting, self.lasting);
-        self.unserved = next(is_unserved, self.unserved);
-        if self.unserved >= MAX_UNSERVED {
-            let ids = failed.iter().map(|(_, spec)| spec.question_id.as_str());
-            let ids: BTreeSet<&str> = ids.collect();
-            tracing::error!(
-                questions = ?ids,
-                "env-node answers, but cannot serve some of these episodes; they get no score. Its \
-                 log and the warnings above say why"
-            );
-        }
-        self.lasting >= MAX_LASTING || self.unserved >= MAX_UNSERVED
-    }
-}
-
-/// Returns whether an env-node answers.
-async fn answers(env: &EnvClient) -> bool {
-    let mut env = env.clone();
-    let answer = tokio::time::timeout(ANSWER, env.info(InfoRequest {})).await;
-    matches!(answer, Ok(Ok(_)))
 }
 
 /// Reads a snapshot in the dtype that it travels in; the engine converts what it does not compute

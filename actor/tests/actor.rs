@@ -14,6 +14,7 @@ use support::{
     FakeLearner, engine_settings,
     env::{FakeEnv, episode_settings, limits, questions},
     model,
+    warnings::Warnings,
 };
 
 const GROUPS: u64 = 6;
@@ -132,6 +133,54 @@ async fn an_env_node_that_answers_and_serves_no_episode_does_not_stop_the_run() 
     }
 }
 
+/// Plays the groups of a learner whose policy stays the same. Returns what is logged meanwhile.
+async fn warnings_of(change: impl FnOnce(FakeLearner) -> FakeLearner) -> (FakeLearner, Warnings) {
+    let base = model(1);
+    let learner = change(FakeLearner::new(&base, &base.weights, 2, 2));
+    let warnings = Warnings::default();
+    let _logging = tracing::subscriber::set_default(warnings.clone());
+    let run = actor::run(
+        FakeEnv::default().transport(),
+        learner.transport(),
+        "actor",
+        config(4, 2),
+        Placement::default(),
+        std::future::pending(),
+    );
+    let limit = Duration::from_secs(60);
+    tokio::time::timeout(limit, run).await.unwrap().unwrap();
+    assert_eq!(learner.submitted().len(), 2);
+    (learner, warnings)
+}
+
+/// No call fails here: the prompt does not fit into the context.
+#[tokio::test]
+async fn an_actor_names_why_episodes_get_no_score() {
+    let (learner, warnings) = warnings_of(|learner| learner.with_context_tokens(4)).await;
+    let submitted = learner.submitted();
+    assert!(submitted.values().flatten().all(|played| !played.scored));
+    let found = warnings.with("an episode failed");
+    // One line for all of them.
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("max_context_tokens") && found[0].contains("question_id=\"q-"),
+        "{found:?}"
+    );
+}
+
+#[tokio::test]
+async fn weights_streams_that_break_within_a_snapshot_are_warned_of() {
+    const BREAK: &str = "the weights stream broke within a snapshot";
+    let (learner, warnings) = warnings_of(|learner| learner.breaking_streams(3)).await;
+    let submitted = learner.submitted();
+    assert!(submitted.values().flatten().all(|played| played.scored));
+    let found = warnings.with(BREAK);
+    assert_eq!(found.len(), 1, "{found:?}");
+    // Streams that end between two snapshots are not worth a line.
+    let (_, warnings) = warnings_of(|learner| learner).await;
+    assert_eq!(warnings.with(BREAK), Vec::<String>::new());
+}
+
 /// The other members of the group are complete by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_episodes_whose_calls_failed_are_played_again() {
@@ -161,7 +210,7 @@ async fn only_episodes_whose_calls_failed_are_played_again() {
     }
 }
 
-/// The learner plays a submitted group again before it answers, which takes time.
+/// The learner replays a submitted group before it answers, which takes time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_actor_plays_the_next_group_while_it_submits_one() {
     let (base, later) = (model(1), model(2));

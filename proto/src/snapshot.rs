@@ -76,6 +76,11 @@ pub struct SnapshotAssembler {
 }
 
 impl SnapshotAssembler {
+    /// Returns whether a header came, and not yet all chunks of its snapshot.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// Takes the next message and returns the snapshot that it completes, if any.
     ///
     /// # Errors
@@ -172,6 +177,18 @@ mod tests {
         let stream = stream.chain(Snapshot::new(2, "new").messages());
         let received = push_all(&mut assembler, stream).unwrap().unwrap();
         assert_eq!(received.policy_version, 2);
+    }
+
+    #[test]
+    fn a_snapshot_is_open_from_its_header_to_its_last_chunk() {
+        let mut assembler = SnapshotAssembler::default();
+        assert!(!assembler.is_open());
+        let messages: Vec<_> = Snapshot::new(1, body()).messages().collect();
+        let last = messages.len() - 1;
+        for (number, message) in messages.into_iter().enumerate() {
+            assembler.push(message).unwrap();
+            assert_eq!(assembler.is_open(), number < last);
+        }
     }
 
     #[test]

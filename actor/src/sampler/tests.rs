@@ -344,6 +344,21 @@ proptest! {
     }
 }
 
+/// The cache has pages of 32 tokens.
+#[test]
+fn slots_are_counted_in_whole_pages() {
+    let page_bytes = KvCache::slot_bytes(&MODEL.config, Backend::TensorOps, DType::F32, 32);
+    // Keys and values of 8 numbers in 2 layers.
+    assert_eq!(page_bytes, 32 * 2 * 8 * 2 * 4);
+    let settings = EngineSettings {
+        slots: 8,
+        kv_cache_bytes: 4 * page_bytes as u64,
+        ..EngineSettings::default()
+    };
+    let slots = |context_tokens| on_tensor_ops(DType::F32, context_tokens, &settings).slots();
+    assert_eq!([31, 32, 33, 64, 65].map(slots), [4, 4, 2, 2, 1]);
+}
+
 #[test]
 fn contexts_beyond_the_positions_of_the_model_are_refused() {
     let config = DecoderConfig {

@@ -139,8 +139,8 @@ impl Drop for InProgress<'_> {
 
 impl Actor {
     /// Plays work until one loop fails. At most `concurrent_groups` loops play at a time, and as
-    /// many may submit meanwhile: the learner plays a submitted group again, which takes as long as
-    /// its env steps, and the engine would have nothing to sample.
+    /// many may submit meanwhile: the learner replays a submitted group, which takes as long as its
+    /// env steps, and the engine would have nothing to sample.
     pub(super) async fn run_claim_loops(&self, concurrent_groups: usize) -> Result<(), ActorError> {
         let (claimer, players) = (Mutex::new(()), Semaphore::new(concurrent_groups));
         let mut loops: FuturesUnordered<_> = (0..2 * concurrent_groups)

@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs, reason = "each test file uses its part")]
 
 pub(crate) mod env;
+pub(crate) mod warnings;
 
 use std::{
     collections::BTreeMap,
@@ -59,6 +60,9 @@ struct LearnerState {
     submitted: Mutex<BTreeMap<u64, Vec<Trajectory>>>,
     /// No submission is answered before so many groups are claimed.
     claims_before_answers: u64,
+    max_context_tokens: u32,
+    /// The number of streams of weights to come that break within their snapshot.
+    breaking_streams: Mutex<u32>,
 }
 
 impl FakeLearner {
@@ -77,6 +81,8 @@ impl FakeLearner {
             claimed: Mutex::new(0),
             submitted: Mutex::default(),
             claims_before_answers: 0,
+            max_context_tokens: 160,
+            breaking_streams: Mutex::default(),
         }))
     }
 
@@ -84,6 +90,19 @@ impl FakeLearner {
     pub(crate) fn answering_after_claims(mut self, claims: u64) -> Self {
         let state = Arc::get_mut(&mut self.0).unwrap();
         state.claims_before_answers = claims;
+        self
+    }
+
+    /// Limits contexts to so many tokens.
+    pub(crate) fn with_context_tokens(mut self, tokens: u32) -> Self {
+        let state = Arc::get_mut(&mut self.0).unwrap();
+        state.max_context_tokens = tokens;
+        self
+    }
+
+    /// Breaks the first streams of weights within their snapshot.
+    pub(crate) fn breaking_streams(self, streams: u32) -> Self {
+        *self.0.breaking_streams.lock().unwrap() = streams;
         self
     }
 
@@ -128,7 +147,7 @@ impl Learner for FakeLearner {
                     min_p: 0.0,
                 }),
                 max_completion_tokens: 10,
-                max_context_tokens: 160,
+                max_context_tokens: self.0.max_context_tokens,
                 step_budget: STEP_BUDGET,
                 reward_profile: String::new(),
                 thinking: false,
@@ -219,7 +238,12 @@ impl Learner for FakeLearner {
         }
         let version = *newest.borrow();
         let snapshot = Snapshot::new(version, self.0.snapshots[version as usize].clone());
-        let messages: Vec<_> = snapshot.messages().map(Ok).collect();
+        let mut messages: Vec<_> = snapshot.messages().map(Ok).collect();
+        let mut breaking = self.0.breaking_streams.lock().unwrap();
+        if *breaking > 0 {
+            *breaking -= 1;
+            messages.pop();
+        }
         Ok(Response::new(Box::pin(futures::stream::iter(messages))))
     }
 }
