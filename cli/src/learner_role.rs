@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use learner::{Learner, RunArguments, RunStorage, ServerCredentials, TrainingQuestion};
 use policy::Model;
 use proto::{
@@ -48,7 +48,8 @@ pub(crate) async fn learner(
     let listener = bind(args.listen).await?;
     let live = LiveRun::default();
     let ready = open_admin_port(args, &live).await?;
-    let mut place = RunPlace::open(&args.run_dir, args.work_dir.as_deref()).await?;
+    let opened = RunPlace::open(&args.run_dir, args.work_dir.as_deref());
+    let mut place = unless_interrupted(&shutdown, opened).await??;
     let folder = RunFolder::create(place.folder())?;
     let env = env_client(setup::dial_env(&args.env, &args.env_credentials)?);
     progress.print(&format!("reading the questions of --env {}", args.env));
@@ -131,7 +132,15 @@ impl EnvQuestions {
                 .await?
                 .with_context(|| format!("cannot list the questions of --env {}", args.env))
         };
-        let (training, all) = (list("train").await?, list("").await?);
+        let all: Vec<Question> = list("").await?;
+        let is_training = |it: &Question| it.split == "train" || it.split.starts_with("train/");
+        ensure!(
+            all.iter().any(is_training),
+            "--env {} serves no question of the split `train`, on which a run trains; serve data \
+             that has some (docs/data.md)",
+            args.env
+        );
+        let training = list("train").await?;
         let mut client = env.clone();
         let info = unless_interrupted(shutdown, client.info(InfoRequest {})).await?;
         let info = info.with_context(|| format!("cannot ask --env {} what it serves", args.env))?;
@@ -195,17 +204,6 @@ fn rules(identity: &ActorIdentity) -> String {
         .to_owned()
 }
 
-/// Returns the name of a run: that of its folder, also if it is given as `.` or `..`.
-fn run_name(run_dir: &Path) -> Result<String> {
-    let context = || format!("cannot find {}", run_dir.display());
-    let path = match run_dir.file_name() {
-        Some(_) => run_dir.to_owned(),
-        None => run_dir.canonicalize().with_context(context)?,
-    };
-    let name = path.file_name().unwrap_or_default();
-    Ok(name.to_string_lossy().into_owned())
-}
-
 /// Describes the run, with the questions of its env-node as dataset.
 fn describe(
     args: &LearnerArgs,
@@ -221,7 +219,7 @@ fn describe(
     for question in all {
         *of_split.entry(question.split.clone()).or_insert(0) += 1;
     }
-    let (name, placement) = (run_name(run_dir)?, config.placement());
+    let (name, placement) = (learner::run_name(run_dir)?, config.placement());
     let started = run_info(&name, config.seed, &config.model, placement, base)?;
     Ok(RunInfo {
         dataset: format!("the questions of {}", args.env),
@@ -231,24 +229,4 @@ fn describe(
         questions: of_split,
         ..started
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_has_the_name_of_its_folder_however_it_is_given() {
-        let here = std::env::current_dir().unwrap();
-        let here = here.file_name().unwrap().to_str().unwrap();
-        for (run_dir, name) in [
-            (".", here),
-            ("src/..", here),
-            ("runs/mine", "mine"),
-            ("runs/mine/", "mine"),
-        ] {
-            assert_eq!(run_name(Path::new(run_dir)).unwrap(), name);
-        }
-        assert!(run_name(Path::new("none/..")).is_err());
-    }
 }

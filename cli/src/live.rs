@@ -64,6 +64,8 @@ struct LiveRecords {
     evaluations: Vec<Evaluation>,
     /// When a step was made or an evaluation recorded.
     progressed: Option<Instant>,
+    /// Whether this process plays an evaluation.
+    is_evaluating: bool,
     is_after_grpo: bool,
     /// When somebody last asked for the status.
     watched: Option<Instant>,
@@ -130,6 +132,11 @@ impl LiveRun {
         self.lock().progressed = Some(Instant::now());
     }
 
+    /// Sets whether this process plays an evaluation, in which it makes no steps.
+    pub(crate) fn set_evaluating(&self, is_evaluating: bool) {
+        self.lock().is_evaluating = is_evaluating;
+    }
+
     /// Shows what the run does after GRPO, in which it needs no actors and makes no steps.
     pub(crate) fn grpo_ended(&self) {
         self.lock().is_after_grpo = true;
@@ -184,6 +191,8 @@ impl LiveRun {
         }
         status.is_live = true;
         status.silent_seconds = progressed.map(|it| it.elapsed().as_secs_f64());
+        // Actors play the evaluations of a distributed run.
+        status.is_evaluating = self.lock().is_evaluating || run.learner.is_evaluating();
         let version = run.learner.snapshot().policy_version;
         let (actors, env_nodes) = run.learner.observe_actors();
         status.actors = actors

@@ -92,10 +92,12 @@ impl Progress {
 }
 
 impl Write for Progress {
+    /// Writes a log line. It must be whole, since its end could lie within a character otherwise.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let line = safe_text(&String::from_utf8_lossy(bytes));
         match self {
-            Self::Bars(bars) => bars.suspend(|| io::stderr().write_all(bytes))?,
-            Self::Lines(out) => lock(out).write_all(bytes)?,
+            Self::Bars(bars) => bars.suspend(|| io::stderr().write_all(line.as_bytes()))?,
+            Self::Lines(out) => lock(out).write_all(line.as_bytes())?,
         }
         Ok(bytes.len())
     }
@@ -318,7 +320,7 @@ mod tests {
         });
         stage.finish("loss 0.41");
         progress.print("done");
-        progress.write_all(b"a log line\n").unwrap();
+        progress.write_all(b"a log line \x1b[31m\n").unwrap();
         let lines = out.lines();
         assert_eq!(
             lines[..2],
@@ -327,7 +329,7 @@ mod tests {
         assert!(
             lines[2].starts_with("warm start: 40 steps in ") && lines[2].ends_with(", loss 0.41")
         );
-        assert_eq!(lines[3..], ["done", "a log line"]);
+        assert_eq!(lines[3..], ["done", "a log line \u{fffd}[31m"]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Where the status of a run comes from: the admin port of its learner, or its folder.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
     time::{Duration, SystemTime},
@@ -119,7 +118,7 @@ impl WatchedFolder {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let settings = records.config.as_deref().map(settings).unwrap_or_default();
         let mut status = LiveStatus::of_records(&records, &name, settings);
-        status.silent_seconds = seconds_since_change(&self.path.join("metrics.jsonl"));
+        status.silent_seconds = folder.last_recorded().map(seconds_since);
         // The journal is a view for people: a run whose checkpoint cannot be read still has a
         // status.
         status.episodes = self.newest_episodes(&records).unwrap_or_default();
@@ -175,10 +174,10 @@ fn settings(config: &str) -> RunSettings {
     clippy::disallowed_methods,
     reason = "the edge: the age of a file is part of a run's status"
 )]
-fn seconds_since_change(path: &Path) -> Option<f64> {
-    let changed = fs::metadata(path).ok()?.modified().ok()?;
-    let age = SystemTime::now().duration_since(changed).ok()?;
-    Some(age.as_secs_f64())
+fn seconds_since(recorded: SystemTime) -> f64 {
+    // The clock of the machine that writes the folder may be ahead.
+    let age = SystemTime::now().duration_since(recorded);
+    age.unwrap_or_default().as_secs_f64()
 }
 
 /// Reads the first episode of each of the newest groups in the journal, newest first.

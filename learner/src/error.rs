@@ -14,9 +14,9 @@ use crate::server::refusals::RefusedGroup;
 #[derive(Debug, thiserror::Error)]
 pub enum LearnerError {
     /// A setting cannot be used. Remedy: change the named field.
-    #[error("learner setting {field}: {problem}")]
+    #[error("setting {field}: {problem}")]
     Setting {
-        /// The field, as spelled in the configuration file.
+        /// The field, as spelled in its section of the configuration file.
         field: &'static str,
         /// The value met and what is accepted.
         problem: String,
@@ -96,6 +96,15 @@ pub enum LearnerError {
         episodes: usize,
         /// Why the first of them failed.
         failure: String,
+    },
+    /// A supervised training has nothing to learn. Remedy: episodes with text of the assistant.
+    #[error(
+        "none of {episodes} episodes has a token to learn; give demonstrations or conversations \
+         with text of the assistant"
+    )]
+    NothingToLearn {
+        /// The number of episodes that were given.
+        episodes: usize,
     },
     /// The policy could not be built or run.
     #[error(transparent)]

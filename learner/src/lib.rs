@@ -37,6 +37,7 @@ pub use evaluation_queue::EvaluationSet;
 pub use run::{
     evaluator::EvaluationPlan,
     learner::{Learner, RunStorage, TrainEvent},
+    open::run_name,
 };
 pub use server::{
     ServerCredentials,

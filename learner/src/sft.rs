@@ -62,14 +62,11 @@ pub struct SftConfig {
 impl SftConfig {
     /// Checks every number; the error names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
-        count("sft.batch_episodes", self.batch_episodes as u64, 1 << 20)?;
-        count("sft.block_batches", self.block_batches as u64, 1 << 20)?;
-        count(
-            "sft.micro_batch_tokens",
-            self.micro_batch_tokens as u64,
-            MAX_TOKENS,
-        )?;
-        range("sft.context_weight", self.context_weight, 0.0, 1.0)?;
+        count("batch_episodes", self.batch_episodes as u64, 1 << 20)?;
+        count("block_batches", self.block_batches as u64, 1 << 20)?;
+        let pass_tokens = self.micro_batch_tokens as u64;
+        count("micro_batch_tokens", pass_tokens, MAX_TOKENS)?;
+        range("context_weight", self.context_weight, 0.0, 1.0)?;
         self.optimizer.validate()?;
         self.schedule.validate()
     }

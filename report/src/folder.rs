@@ -12,6 +12,7 @@ use std::{
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
     sync::Arc,
+    time::SystemTime,
 };
 
 use policy::durable;
@@ -157,6 +158,17 @@ impl RunFolder {
         !records.is_empty() || self.path.join(LOCK).exists()
     }
 
+    /// Returns when a step, an evaluation or the duration of a stage was last recorded; none if
+    /// there is no such file.
+    pub fn last_recorded(&self) -> Option<SystemTime> {
+        let files = [METRICS, EVALUATIONS, TIMING].into_iter();
+        let times = files.filter_map(|name| {
+            let metadata = fs::metadata(self.path.join(name)).ok()?;
+            metadata.modified().ok()
+        });
+        times.max()
+    }
+
     /// Reads the evaluations alone, ordered by policy, split, mode and step.
     ///
     /// # Errors
@@ -286,6 +298,8 @@ fn latest<T, K: Ord>(records: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::records::TrainingStage;
 
@@ -347,6 +361,26 @@ mod tests {
         assert!(records.steps.is_empty() && records.info.is_none());
         let error = RunFolder::new(dir.path().join("nope")).read().unwrap_err();
         assert!(error.to_string().contains("nope"), "{error}");
+    }
+
+    /// After GRPO, `sqlenv train` records evaluations and durations, and no steps.
+    #[test]
+    fn a_folder_was_last_recorded_to_when_the_youngest_of_its_logs_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        assert_eq!(folder.last_recorded(), None);
+        let at = |hours: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(3_600 * hours);
+        for (name, hours, last) in [
+            (METRICS, 2, 2),
+            (EVALUATIONS, 1, 2),
+            (EVALUATIONS, 3, 3),
+            (TIMING, 4, 4),
+            (CONFIG, 9, 4),
+        ] {
+            let file = File::create(dir.path().join(name)).unwrap();
+            file.set_modified(at(hours)).unwrap();
+            assert_eq!(folder.last_recorded(), Some(at(last)), "{name}");
+        }
     }
 
     #[test]

@@ -73,8 +73,10 @@ pub fn seconds(seconds: f64) -> String {
 
 /// Formats a number as a power of ten: `2.5·10⁻⁵`.
 pub(crate) fn power(v: f64) -> String {
-    let exponent = v.abs().log10().floor() as i32;
-    let mantissa = trim(&format!("{:.2}", v.abs() / 10f64.powi(exponent)));
+    // Formatting carries into the exponent where the mantissa rounds to 10.
+    let text = format!("{:.2e}", v.abs());
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((text.as_str(), "0"));
+    let mantissa = trim(mantissa);
     let superscript = |digit| match digit {
         '-' => '⁻',
         digit => "⁰¹²³⁴⁵⁶⁷⁸⁹"
@@ -82,7 +84,7 @@ pub(crate) fn power(v: f64) -> String {
             .nth(digit as usize - '0' as usize)
             .unwrap_or(digit),
     };
-    let superscript: String = exponent.to_string().chars().map(superscript).collect();
+    let superscript: String = exponent.chars().map(superscript).collect();
     if mantissa == "1" {
         format!("{}10{superscript}", sign(v))
     } else {
@@ -118,6 +120,8 @@ mod tests {
             (2e-3, "0.002"),
             (0.0001, "10⁻⁴"),
             (2.5e-5, "2.5·10⁻⁵"),
+            (9.996e-5, "10⁻⁴"),
+            (-2e15, "−2·10¹⁵"),
             (f64::NAN, "–"),
         ] {
             assert_eq!(value(v), text, "{v}");

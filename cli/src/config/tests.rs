@@ -178,7 +178,7 @@ fn numbers_that_no_machine_can_use_are_refused_with_their_limit() {
         ("pretrain.databases_per_shard=1000000000000", "1 to"),
         (
             "warm_start.oracle.batch_episodes=9000000000000000000",
-            "1 to",
+            "in [warm_start.oracle]: setting batch_episodes: is 9",
         ),
     ] {
         let error = format!("{:#}", resolve(&[setting]).unwrap_err());

@@ -1,6 +1,9 @@
 //! The GRPO stage: trains in this process, records each step, and evaluates the learning curve.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Result, bail};
 use learner::{
@@ -36,7 +39,7 @@ impl Stages<'_> {
             start: start_name,
             questions: EvaluationQuestions::draw(&config.evaluation, &all).curve,
         };
-        curve.evaluate_if_due(&start, 0).await?;
+        curve.evaluate(&start, &curve.missing(0)?).await?;
         check_text_files(folder.path(), &start)?;
         let (learner, settings) = self.open_learner(&start)?;
         curve.catch_up(learner.snapshot().policy_version).await?;
@@ -117,7 +120,6 @@ impl LearningCurve<'_> {
         run: &mut LocalRun,
         stage: &progress::ProgressStage,
     ) -> Result<Option<PathBuf>> {
-        let placement = self.stages.evaluator.config.placement();
         let mut newest_checkpoint = None;
         while let Some(event) = run.next().await? {
             match event {
@@ -135,8 +137,7 @@ impl LearningCurve<'_> {
                 // None is planned: checkpoints are evaluated here.
                 TrainEvent::Evaluation { .. } => {}
                 TrainEvent::Checkpoint { step, path } => {
-                    let model = checkpoint_model(&path, placement)?;
-                    match self.evaluate_if_due(&model, step).await {
+                    match self.evaluate_checkpoint(&path, step).await {
                         // The trainer has received the signal as well and writes a last checkpoint.
                         Err(error) if error.is::<Interrupted>() => {}
                         evaluated => evaluated?,
@@ -150,37 +151,65 @@ impl LearningCurve<'_> {
 
     /// Evaluates the checkpoints up to `version` whose evaluation was interrupted.
     async fn catch_up(&self, version: u64) -> Result<()> {
-        let placement = self.stages.evaluator.config.placement();
         let checkpoints = self.stages.folder.path().join(CHECKPOINTS);
         for step in 1..=version {
             let checkpoint = checkpoints.join(format!("step_{step}"));
             if checkpoint.is_dir() {
-                let model = checkpoint_model(&checkpoint, placement)?;
-                self.evaluate_if_due(&model, step).await?;
+                self.evaluate_checkpoint(&checkpoint, step).await?;
             }
         }
         Ok(())
     }
 
-    /// Evaluates the model of a step in both modes if the settings ask for it, unless the run
-    /// folder has the result.
-    async fn evaluate_if_due(&self, model: &Model, step: u64) -> Result<()> {
+    /// Evaluates the checkpoint of a step, and reads it only if it is to be evaluated.
+    async fn evaluate_checkpoint(&self, path: &Path, step: u64) -> Result<()> {
+        let missing = self.missing(step)?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let placement = self.stages.evaluator.config.placement();
+        self.evaluate(&checkpoint_model(path, placement)?, &missing)
+            .await
+    }
+
+    /// Returns the evaluations of a step, in both modes, that the settings ask for and the run
+    /// folder does not have.
+    fn missing(&self, step: u64) -> Result<Vec<EvaluatedPolicy>> {
         let config = self.stages.evaluator.config;
         if !config.evaluation.is_due(step, config.learner.steps) || self.questions.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let policy = match step {
             0 => self.start,
             _ => PolicyName::Grpo,
         };
-        learner::metrics::set_evaluating(true);
-        let played = self.play(model, policy, step).await;
-        learner::metrics::set_evaluating(false);
+        let known = self.stages.folder.evaluations()?;
+        let modes = [DecodingMode::Greedy, DecodingMode::Sampled];
+        let evaluated = modes.map(|mode| EvaluatedPolicy { policy, step, mode });
+        let missing = evaluated
+            .into_iter()
+            .filter(|it| !it.is_among(&known, CURVE_SPLIT));
+        Ok(missing.collect())
+    }
+
+    /// Plays and records the missing evaluations of a model.
+    async fn evaluate(&self, model: &Model, missing: &[EvaluatedPolicy]) -> Result<()> {
+        let Some(first) = missing.first() else {
+            return Ok(());
+        };
+        self.set_evaluating(true);
+        let played = self.play(model, first.step, missing).await;
+        self.set_evaluating(false);
         played
     }
 
-    /// Plays and records what the run folder lacks of an evaluation.
-    async fn play(&self, model: &Model, policy: PolicyName, step: u64) -> Result<()> {
+    fn set_evaluating(&self, is_evaluating: bool) {
+        learner::metrics::set_evaluating(is_evaluating);
+        self.stages.live.set_evaluating(is_evaluating);
+    }
+
+    /// Plays and records them; the caller says that the run is being evaluated.
+    async fn play(&self, model: &Model, step: u64, missing: &[EvaluatedPolicy]) -> Result<()> {
         let Stages {
             folder,
             live,
@@ -189,14 +218,10 @@ impl LearningCurve<'_> {
         } = self.stages;
         let chat = Arc::new(model.chat.clone());
         let engine = evaluator.engine(model, step)?;
-        for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
-            let evaluated = EvaluatedPolicy { policy, step, mode };
-            if evaluated.is_recorded(folder, CURVE_SPLIT)? {
-                continue;
-            }
-            let policy = evaluator.model(&engine, &chat, mode)?;
+        for evaluated in missing {
+            let policy = evaluator.model(&engine, &chat, evaluated.mode)?;
             let (evaluation, _) = evaluator
-                .evaluate(evaluated, &[&policy], &chat, CURVE_SPLIT, &self.questions)
+                .evaluate(*evaluated, &[&policy], &chat, CURVE_SPLIT, &self.questions)
                 .await?;
             // The evaluation comes last: a run that stops in between writes both again.
             if is_best(&folder.evaluations()?, &evaluation) {

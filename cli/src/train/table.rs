@@ -41,11 +41,14 @@ impl Stages<'_> {
             step: 0,
             mode: DecodingMode::Greedy,
         };
+        let (split, questions) = self.table().swap_remove(0);
+        let part = &questions[..questions.len().div_ceil(BASE_SHARE)];
+        if !self.is_missing(evaluated, &split, part)? {
+            return Ok(());
+        }
         let chat = Arc::new(self.base.chat.clone());
         let engines = self.evaluator.engines(&self.base, 0)?;
         let models = self.evaluator.models(&engines, &chat, evaluated.mode)?;
-        let (split, questions) = self.table().swap_remove(0);
-        let part = &questions[..questions.len().div_ceil(BASE_SHARE)];
         self.evaluate(evaluated, &copies(&models), &chat, &split, part)
             .await
     }
@@ -57,16 +60,27 @@ impl Stages<'_> {
         model: &Model,
         step: u64,
     ) -> Result<()> {
-        let chat = Arc::new(model.chat.clone());
-        let engines = self.evaluator.engines(model, step)?;
+        let table = self.table();
+        let mut missing = Vec::new();
         for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
             let evaluated = EvaluatedPolicy { policy, step, mode };
-            let models = self.evaluator.models(&engines, &chat, mode)?;
-            for (split, questions) in self.table() {
-                if mode == DecodingMode::Greedy || split == EVAL_SPLIT {
-                    self.evaluate(evaluated, &copies(&models), &chat, &split, &questions)
-                        .await?;
+            for (split, questions) in &table {
+                let is_wanted = mode == DecodingMode::Greedy || split == EVAL_SPLIT;
+                if is_wanted && self.is_missing(evaluated, split, questions)? {
+                    missing.push((evaluated, split, questions));
                 }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let chat = Arc::new(model.chat.clone());
+        let engines = self.evaluator.engines(model, step)?;
+        for of_mode in missing.chunk_by(|a, b| a.0.mode == b.0.mode) {
+            let models = self.evaluator.models(&engines, &chat, of_mode[0].0.mode)?;
+            for (evaluated, split, questions) in of_mode {
+                self.evaluate(*evaluated, &copies(&models), &chat, split, questions)
+                    .await?;
             }
         }
         Ok(())
@@ -75,6 +89,16 @@ impl Stages<'_> {
     fn table(&self) -> Vec<(String, Vec<v1::Question>)> {
         let questions = self.evaluator.setup.questions();
         EvaluationQuestions::draw(&self.evaluator.config.evaluation, &questions).table
+    }
+
+    /// Tells whether there are questions of a split, and the folder does not have the evaluation.
+    fn is_missing(
+        &self,
+        evaluated: EvaluatedPolicy,
+        split: &str,
+        questions: &[v1::Question],
+    ) -> Result<bool> {
+        Ok(!questions.is_empty() && !evaluated.is_recorded(&self.folder, split)?)
     }
 
     /// Evaluates a policy on questions of a split and records the result, unless the folder has it.
@@ -86,7 +110,7 @@ impl Stages<'_> {
         split: &str,
         questions: &[v1::Question],
     ) -> Result<()> {
-        if questions.is_empty() || evaluated.is_recorded(&self.folder, split)? {
+        if !self.is_missing(evaluated, split, questions)? {
             return Ok(());
         }
         let played = self

@@ -104,6 +104,11 @@ fn the_same_command_starts_a_run_and_resumes_it() {
     assert!(first.status.success(), "{first:?}");
     let weights = || std::fs::read(dir.path().join("one/model/model.safetensors")).unwrap();
     let before = weights();
+    // Both its evaluations are recorded, and a later checkpoint is the newest.
+    let evaluated = "one/checkpoints/step_1/hf/model.safetensors";
+    let evaluated = dir.path().join(evaluated);
+    assert!(evaluated.is_file());
+    std::fs::write(&evaluated, "unreadable").unwrap();
     let second = sqlenv(&train).output().unwrap();
     assert!(second.status.success(), "{second:?}");
     assert!(weights() == before);

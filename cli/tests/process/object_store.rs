@@ -1,10 +1,10 @@
-//! Tests a run in an object store, over S3's protocol. Needs moto's server (PyPI: `moto[server]`):
-//! `SQLENV_TEST_S3` names the program `moto_server`.
+//! Tests a run in an object store, over S3's protocol. A store that answers is moto's server (PyPI:
+//! `moto[server]`): `SQLENV_TEST_S3` names the program `moto_server`.
 
 use std::{
     ffi::OsStr,
     fs,
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     os::unix::ffi::OsStrExt as _,
     process::{Command, Stdio},
     thread::sleep,
@@ -12,6 +12,7 @@ use std::{
 };
 
 use crate::{
+    endings::signal,
     evaluation::{evaluations, weights},
     http::{free_address, request},
     program::{Running, serve, serve_with, serve_with_log, sqlenv, start_actor},
@@ -62,15 +63,20 @@ impl S3 {
     }
 
     fn sqlenv(&self, args: &[&str]) -> Command {
-        let mut command = sqlenv(args);
-        command
-            .env("AWS_ENDPOINT", format!("http://{}", self.address))
-            .env("AWS_ALLOW_HTTP", "true")
-            .env("AWS_REGION", "us-east-1")
-            .env("AWS_ACCESS_KEY_ID", "test")
-            .env("AWS_SECRET_ACCESS_KEY", "test");
-        command
+        with_store(&self.address, args)
     }
+}
+
+/// Returns a command whose object store is at this address.
+fn with_store(address: &str, args: &[&str]) -> Command {
+    let mut command = sqlenv(args);
+    command
+        .env("AWS_ENDPOINT", format!("http://{address}"))
+        .env("AWS_ALLOW_HTTP", "true")
+        .env("AWS_REGION", "us-east-1")
+        .env("AWS_ACCESS_KEY_ID", "test")
+        .env("AWS_SECRET_ACCESS_KEY", "test");
+    command
 }
 
 /// The first learner is killed with its disk after a checkpoint. The second one is replaced by a
@@ -141,6 +147,30 @@ fn a_store_that_cannot_be_used_is_named_with_the_remedy() {
     for part in ["s3://missing/run", "NoSuchBucket", "check the address"] {
         assert!(text.contains(part), "{part} is missing in {text}");
     }
+}
+
+/// The store takes the connection and never answers.
+#[test]
+fn a_learner_that_fetches_its_run_ends_at_a_signal() {
+    let store = TcpListener::bind("127.0.0.1:0").unwrap();
+    store.set_nonblocking(true).unwrap();
+    let address = store.local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = learner_args("127.0.0.1:0", "http://127.0.0.1:1", "s3://runs/one");
+    args.extend(["--work-dir", dir.path().to_str().unwrap()]);
+    let mut learner = with_store(&address, &args);
+    let mut learner = Running(learner.stderr(Stdio::null()).spawn().unwrap());
+    let _asked = loop {
+        if let Ok(connection) = store.accept() {
+            break connection;
+        }
+        assert!(learner.0.try_wait().unwrap().is_none(), "ended early");
+        sleep(Duration::from_millis(20));
+    };
+    signal(&learner, "TERM");
+    assert_eq!(learner.0.wait().unwrap().code(), Some(130));
+    let left = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 0, "the working copy is removed");
 }
 
 /// A variable that has nothing to do with the store need not be text.

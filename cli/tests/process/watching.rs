@@ -84,8 +84,9 @@ fn a_run_is_followed_on_its_page_in_a_terminal_and_by_the_doctor() {
     ];
     let (mut learner, learner_address) = serve(&args);
     join_as_stranger(&env, &learner_address);
+    // No actor has played the evaluation of the base policy.
     let before = status_with(&admin, |status| {
-        !status["actors"].as_array().unwrap().is_empty()
+        !status["actors"].as_array().unwrap().is_empty() && status["is_evaluating"] == true
     });
     assert_eq!(
         (&before["step"], &before["is_live"]),

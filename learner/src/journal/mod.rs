@@ -64,7 +64,8 @@ impl NewTerm {
     /// Reads the records from byte `from` on, and opens the journal to append.
     ///
     /// # Errors
-    /// A file cannot be read or written, or the journal ends before `from`.
+    /// A file cannot be read or written, a record in front of a later file is damaged, or the
+    /// journal ends before `from`.
     pub fn open(mut self, from: u64) -> Result<(Journal, Vec<JournalEntry>)> {
         let run_dir = &self.run_dir;
         let mut entries = Vec::new();
@@ -235,7 +236,8 @@ pub(crate) fn has_groups(run_dir: &Path) -> Result<bool> {
 /// a file, so that another process may write meanwhile.
 ///
 /// # Errors
-/// There is no journal, a file cannot be read, or a record is not a group.
+/// There is no journal, a file cannot be read, a record in front of a later file is damaged, or a
+/// record is not a group.
 pub fn read(run_dir: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>> + use<>> {
     let files = entries_from(run_dir, 0)?;
     if files.is_empty() {

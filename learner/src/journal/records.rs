@@ -2,7 +2,8 @@
 //!
 //! A record is the payload's length and CRC-32 (each u32, little-endian) and the payload, a
 //! `SubmitRequest` in the bytes in which it arrived. A crash may tear the last record of a file, so
-//! reading ends at the first one that is not whole.
+//! reading ends at the first one that is not whole. The next file begins where the whole records of
+//! this one ended, so a record in front of it that is not whole was damaged later.
 
 use std::{
     fs::File,
@@ -35,7 +36,8 @@ pub(super) fn record(payload: &[u8]) -> Vec<u8> {
     record
 }
 
-/// The whole records of one file. Warns if they end before the file does.
+/// The whole records of one file. If they end before the file does, that is a warning in the
+/// journal's last file, and an error in another one.
 pub(super) struct Entries {
     reader: BufReader<File>,
     path: PathBuf,
@@ -43,6 +45,8 @@ pub(super) struct Entries {
     pub(super) offset: u64,
     /// Bytes of the file from there on.
     left: u64,
+    /// Where the next file begins in the journal, in bytes; none for the last file.
+    until: Option<u64>,
 }
 
 impl Entries {
@@ -75,7 +79,26 @@ impl Entries {
             path: path.clone(),
             offset,
             left: end.saturating_sub(offset),
+            until,
         })
+    }
+
+    /// Ends the reading at a record that is not whole, of which the file has `left` bytes.
+    fn not_whole(&self, left: u64) -> Option<Result<JournalEntry>> {
+        let offset = self.offset;
+        if left == 0 {
+            return None;
+        }
+        let Some(until) = self.until else {
+            let path = self.path.display();
+            tracing::warn!(%path, offset, left, "the journal's last record is torn");
+            return None;
+        };
+        let reason = format!(
+            "has a damaged record at byte {offset} of the journal, but the next file begins at \
+             byte {until}: groups are lost; {REMEDY}"
+        );
+        Some(Err(LearnerError::broken(&self.path, reason)))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -96,12 +119,8 @@ impl Iterator for Entries {
                 Some(Ok(JournalEntry { offset, group }))
             }
             Ok(None) => {
-                if left > 0 {
-                    let path = self.path.display();
-                    tracing::warn!(%path, offset, left, "the journal's last record is torn");
-                }
                 self.left = 0;
-                None
+                self.not_whole(left)
             }
             Err(fault) => {
                 self.left = 0;

@@ -197,6 +197,36 @@ fn a_changed_byte_or_a_hole_ends_a_term() {
     assert_eq!(indices(run.path()), [1, 2, 3]);
 }
 
+/// The learner of the second term read the groups of the first one, so they are part of the run.
+#[test]
+fn a_changed_byte_in_front_of_another_term_is_refused() {
+    let run = tempfile::tempdir().unwrap();
+    let (mut journal, _) = opened(run.path(), 0);
+    let [_, damaged] = [1, 2].map(|index| append(&mut journal, index));
+    let third = append(&mut opened(run.path(), 0).0, 3);
+    let first = file(run.path(), 1);
+    let whole = fs::read(&first).unwrap();
+    for at in journal.of_term.position(damaged) as usize..whole.len() {
+        let mut changed = whole.clone();
+        changed[at] ^= 1;
+        fs::write(&first, &changed).unwrap();
+        for fault in [
+            open(run.path(), 0).unwrap_err(),
+            open(run.path(), damaged).unwrap_err(),
+            read(run.path()).unwrap().find_map(Result::err).unwrap(),
+        ] {
+            let text = fault.to_string();
+            assert!(
+                text.contains("000001.bin: has a damaged record at byte 15 of the journal, ")
+                    && text.contains("the next file begins at byte 30: groups are lost; restore"),
+                "byte {at}: {text}"
+            );
+        }
+    }
+    // A checkpoint that needs no earlier group continues.
+    assert_eq!(opened(run.path(), third).1, [(third, 3)]);
+}
+
 /// Header bytes that a disk damaged, and files that are lost or cut.
 #[test]
 fn files_that_do_not_follow_each_other_are_refused_by_name() {

@@ -37,6 +37,7 @@ pub(crate) struct Evaluator {
 struct EvaluatorState {
     plan: EvaluationPlan,
     queue: EvaluationQueue,
+    /// False from the beginning of a set until its result is recorded.
     is_recorded: bool,
     is_stopped: bool,
 }
@@ -50,7 +51,7 @@ impl Evaluator {
         let state = EvaluatorState {
             plan: EvaluationPlan::new(),
             queue: EvaluationQueue::new(leases, random.hash_one("parts") >> 1),
-            is_recorded: false,
+            is_recorded: true,
             is_stopped: false,
         };
         Self {
@@ -99,6 +100,12 @@ impl Evaluator {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         state.is_recorded
+    }
+
+    /// Returns whether a set is being played, or its result is not recorded yet.
+    pub(crate) fn is_evaluating(&self) -> bool {
+        let state = self.lock();
+        !state.is_recorded && !state.is_stopped
     }
 
     /// Notes that the result of the last set is recorded.
@@ -245,6 +252,20 @@ mod tests {
         assert!(matches!(lease(2), EvaluationLease::None(None)));
         assert_eq!(evaluator.wait(|| Ok(())).unwrap(), None);
         assert!(!evaluator.wait_until_recorded());
+    }
+
+    #[test]
+    fn an_evaluation_lasts_until_its_result_is_recorded_or_the_run_is_stopped() {
+        let evaluator = Evaluator::new(Duration::from_secs(9), 4);
+        assert!(!evaluator.is_evaluating());
+        evaluator.begin(Duration::ZERO, set(), 2);
+        assert!(evaluator.is_evaluating());
+        evaluator.recorded();
+        assert!(evaluator.wait_until_recorded() && !evaluator.is_evaluating());
+        evaluator.begin(Duration::ZERO, set(), 3);
+        assert!(evaluator.is_evaluating());
+        evaluator.stop();
+        assert!(!evaluator.is_evaluating());
     }
 
     /// A result that an actor sends again after a restart must not count for another set.

@@ -120,6 +120,12 @@ impl Learner {
         self.context.evaluator.recorded();
     }
 
+    /// Returns whether the training waits for an evaluation: for the actors that play it, or for
+    /// [`Self::evaluation_recorded`].
+    pub fn is_evaluating(&self) -> bool {
+        self.context.evaluator.is_evaluating()
+    }
+
     /// Returns what identifies the run: the name of its folder and its fingerprint.
     pub fn run_id(&self) -> &str {
         &self.context.run_id

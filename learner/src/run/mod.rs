@@ -5,6 +5,6 @@ pub(crate) mod context;
 pub(crate) mod evaluator;
 mod intake;
 pub(crate) mod learner;
-mod open;
+pub(crate) mod open;
 mod traces;
 mod training_loop;

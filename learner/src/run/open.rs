@@ -4,7 +4,6 @@
 //! settings; a run that does not match the folder's is refused before its learner is stopped.
 
 use std::{
-    ffi::OsString,
     hash::{BuildHasher as _, RandomState},
     path::Path,
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
@@ -60,7 +59,8 @@ impl Learner {
     ) -> Result<Self> {
         config.validate()?;
         if questions.is_empty() {
-            let problem = "none are given; choose a split that has some";
+            let problem =
+                "are none of the split `train`, on which a run trains; give data that has some";
             return Err(LearnerError::setting("questions", problem));
         }
         let order = QuestionOrder::new(&questions, &config.curriculum, arguments.seed)?;
@@ -79,7 +79,7 @@ impl Learner {
         let rules = GroupRules::new(&config, model.config.vocab_size);
         let journal = (run_dir.as_path(), term);
         let intake = Intake::open(scheduler, rules, journal, objects, state.journal_offset)?;
-        let run_name = name_of(&run_dir)?;
+        let run_name = run_name(&run_dir)?;
         let snapshot = Snapshot::new(state.step, trainer.network.weights().to_bytes()?);
         metrics::run_opened(state.step, config.steps);
         let learner = Self {
@@ -99,7 +99,7 @@ impl Learner {
                 run_end: watch::Sender::new(None),
                 order: Mutex::new(order),
                 questions,
-                run_id: format!("{}-{}", run_name.to_string_lossy(), &fingerprint[..16]),
+                run_id: format!("{run_name}-{}", &fingerprint[..16]),
                 opened: now(),
                 model_files: model_files(&model),
                 model,
@@ -141,11 +141,17 @@ fn begin_term(
     Ok((term, state))
 }
 
-/// Returns the name of a run's folder, also of one that is given as `.`.
-fn name_of(run_dir: &Path) -> Result<OsString> {
-    let whole = run_dir.canonicalize().at("find", run_dir)?;
-    let name = run_dir.file_name().or_else(|| whole.file_name());
-    Ok(name.unwrap_or_default().to_owned())
+/// Returns the name of a run: that of its folder, also if it is given as `.` or `..`.
+///
+/// # Errors
+/// The folder is given as `.` or `..` of one that does not exist.
+pub fn run_name(run_dir: &Path) -> Result<String> {
+    let path = match run_dir.file_name() {
+        Some(_) => run_dir.to_owned(),
+        None => run_dir.canonicalize().at("find", run_dir)?,
+    };
+    let name = path.file_name().unwrap_or_default();
+    Ok(name.to_string_lossy().into_owned())
 }
 
 /// Writes the checkpoint that a new run starts from, so that every resumed run has one.
@@ -242,4 +248,24 @@ fn fingerprint(
     }
     hash.update(model.weights.to_bytes()?);
     Ok(hex::encode(hash.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_the_name_of_its_folder_however_it_is_given() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.file_name().unwrap().to_str().unwrap();
+        for (run_dir, name) in [
+            (".", here),
+            ("src/..", here),
+            ("runs/mine", "mine"),
+            ("runs/mine/", "mine"),
+        ] {
+            assert_eq!(run_name(Path::new(run_dir)).unwrap(), name);
+        }
+        assert!(run_name(Path::new("none/..")).is_err());
+    }
 }

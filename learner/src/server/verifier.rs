@@ -1,7 +1,7 @@
 //! Plays the episodes of submitted groups and evaluations again, so that no reward and no
 //! observation is taken on trust.
 //!
-//! Invariant: episodes are accepted only if its actions give the recorded results at the learner's
+//! Invariant: an episode is accepted only if its actions give the recorded results at the learner's
 //! own env-node. An episode is a function of the question, its settings and the actions, so honest
 //! actors cannot differ; and replaying needs no keys, unlike results that env-nodes sign, and also
 //! finds env-nodes that are broken. It doubles the work of env-nodes, which is small beside that of

@@ -268,10 +268,8 @@ impl<'a> WeightedEpisodes<'a> {
         let (samples, weights) = weighted.unzip();
         let weighted = Self { samples, weights };
         if weighted.usable().is_empty() {
-            let count = weighted.samples.len();
-            let problem =
-                format!("{count} episodes, none with a token to learn; give demonstrations");
-            return Err(LearnerError::setting("sft", problem));
+            let episodes = weighted.samples.len();
+            return Err(LearnerError::NothingToLearn { episodes });
         }
         Ok(weighted)
     }

@@ -1,7 +1,8 @@
 //! Tests settings: TRL's defaults, and errors that name the field.
 
+use crate::common::{ARGUMENTS, small_config, small_model};
 use learner::{
-    LearnerConfig,
+    Learner, LearnerConfig,
     loss::{LossSettings, LossType},
     ranks::{RankSettings, ReduceBy},
     schedule::ScheduleKind,
@@ -232,6 +233,16 @@ fn numbers_of_another_loss_are_refused() {
     let complete = json!({"loss_type": "dr_grpo", "vespo_k_pos": 2.0, "sapo_temperature_pos": 1.0});
     let loss: LossSettings = serde_json::from_value(complete).unwrap();
     loss.validate().unwrap();
+}
+
+#[test]
+fn a_run_without_training_questions_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, model) = (small_config(), small_model(1));
+    let opened = Learner::open(config, ARGUMENTS, model, Vec::new(), folder.path());
+    let fault = opened.err().unwrap().to_string();
+    let expected = "setting questions: are none of the split `train`, on which a run trains; ";
+    assert!(fault.starts_with(expected), "{fault}");
 }
 
 #[test]

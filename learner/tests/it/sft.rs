@@ -318,10 +318,36 @@ fn nothing_to_learn_is_an_error() {
             &mut go_on,
         )
         .unwrap_err();
-        assert!(
-            fault.to_string().contains("none with a token to learn"),
-            "{fault}"
+        let expected = format!(
+            "none of {} episodes has a token to learn; give demonstrations or conversations with \
+             text of the assistant",
+            episodes.len()
         );
+        assert_eq!(fault.to_string(), expected);
+    }
+}
+
+/// Several sections have these settings, and the caller names which.
+#[test]
+fn a_wrong_setting_is_named_as_in_its_section() {
+    type Change = fn(&mut SftConfig);
+    let wrong: [(Change, &str); 4] = [
+        (|it| it.batch_episodes = 0, "setting batch_episodes: is 0; "),
+        (|it| it.block_batches = 0, "setting block_batches: is 0; "),
+        (
+            |it| it.micro_batch_tokens = 0,
+            "setting micro_batch_tokens: is 0; ",
+        ),
+        (
+            |it| it.context_weight = 2.0,
+            "setting context_weight: is 2; ",
+        ),
+    ];
+    for (change, expected) in wrong {
+        let mut config = config();
+        change(&mut config);
+        let fault = config.validate().unwrap_err().to_string();
+        assert!(fault.starts_with(expected), "{fault}");
     }
 }
 

@@ -38,9 +38,14 @@ pub struct LiveStatus {
     /// Seconds until the last step, from the time of the last ones; evaluations come on top.
     #[serde(default)]
     pub eta_seconds: Option<f64>,
-    /// Seconds since a step was made or an evaluation was recorded.
+    /// Seconds since a step was made or an evaluation was recorded. Of a folder, the duration of a
+    /// stage counts as well.
     #[serde(default)]
     pub silent_seconds: Option<f64>,
+    /// Whether an evaluation is being played, for which the training waits. Only a running learner
+    /// says so.
+    #[serde(default)]
+    pub is_evaluating: bool,
     /// Settings that explain the numbers.
     #[serde(default)]
     pub settings: RunSettings,
@@ -170,6 +175,7 @@ impl LiveStatus {
             step,
             eta_seconds: None,
             silent_seconds: None,
+            is_evaluating: false,
             settings,
             steps: shorten_steps(records.steps.clone()),
             evaluations,

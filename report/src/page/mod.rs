@@ -80,13 +80,20 @@ fn refused_actors(records: &RunRecords) -> Option<Markup> {
                      what it refused." }
                 ul {
                     @for actor in refused {
-                        li { b { (actor.id) } ", " (actor.count) " times, the last because "
+                        li { b { (actor.id) } ", " (refused_how_often(actor.count)) " because "
                              (actor.reason) }
                     }
                 }
             }
         }
     })
+}
+
+fn refused_how_often(count: u64) -> String {
+    match count {
+        1 => "once,".to_owned(),
+        count => format!("{count} times, the last"),
+    }
 }
 
 /// Replaces the characters that XML forbids or that control a terminal, and those that change the
@@ -201,6 +208,12 @@ mod tests {
             title,
             "<p title=\"&lt;script&gt;&quot;'&amp;\u{202E}\0\"></p>"
         );
+    }
+
+    #[test]
+    fn one_refusal_has_no_last_one() {
+        assert_eq!(refused_how_often(1), "once,");
+        assert_eq!(refused_how_often(2), "2 times, the last");
     }
 
     #[test]

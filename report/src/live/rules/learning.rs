@@ -177,7 +177,8 @@ pub(super) fn sampler_mismatch(status: &LiveStatus) -> Option<Diagnosed> {
         meaning: "The learner corrects actions that the policy would not have taken: the gradient \
                   is biased.",
         remedy: "Give actors and learner the same program version, device kind and dtype. Lower \
-                 learner.max_staleness, and keep learner.loss.sampler_correction on."
+                 learner.max_staleness. With learner.ratio_against = \"learner\", keep \
+                 learner.loss.sampler_correction on."
             .to_owned(),
     })
 }
@@ -219,7 +220,8 @@ pub(super) fn accuracy(status: &LiveStatus) -> Option<Diagnosed> {
                 .to_owned(),
         });
     };
-    let best = curve.iter().max_by(|a, b| {
+    // Of equal ones the first, which is that of model-best: `max_by` returns the last.
+    let best = curve.iter().rev().max_by(|a, b| {
         let (a, b) = (
             a.metrics.success.success_rate,
             b.metrics.success.success_rate,
@@ -245,7 +247,7 @@ pub(super) fn accuracy(status: &LiveStatus) -> Option<Diagnosed> {
              learner.loss.kl_coef.",
             match best.step {
                 0 => "the beginning of the run".to_owned(),
-                step => format!("step {step}, which a run of `sqlenv train` keeps in model-best"),
+                step => format!("step {step}, which the run keeps in model-best"),
             }
         ),
     })

@@ -310,6 +310,52 @@ mod tests {
         assert_eq!(diagnose(&ended), []);
     }
 
+    /// The limit of 120 s alone would be wrong for a run with long steps.
+    #[test]
+    fn a_run_is_judged_by_its_own_steps_however_few() {
+        let mut slow = status(vec![step(1, &[("step_time", 600.0)])]);
+        slow.silent_seconds = Some(5_900.0);
+        assert_eq!(diagnose(&slow), []);
+        slow.silent_seconds = Some(6_100.0);
+        let found = diagnose(&slow);
+        assert_eq!(found[0].rule, "stalled");
+        assert!(
+            found[0].seen.ends_with("a step took 10 min 00 s."),
+            "{found:?}"
+        );
+        let mut without_a_step = status(Vec::new());
+        without_a_step.silent_seconds = Some(1e6);
+        assert_eq!(diagnose(&without_a_step), []);
+    }
+
+    #[test]
+    fn a_run_that_is_evaluated_does_not_stand_still() {
+        let mut evaluated = healthy();
+        evaluated.silent_seconds = Some(1_000.0);
+        assert_eq!(diagnose(&evaluated)[0].rule, "stalled");
+        evaluated.is_evaluating = true;
+        assert_eq!(diagnose(&evaluated), []);
+        // Its actors play the evaluation.
+        evaluated.actors.clear();
+        assert_eq!(diagnose(&evaluated)[0].rule, "no-actor");
+    }
+
+    /// `model-best` has the first of them, too.
+    #[test]
+    fn the_best_policy_is_the_first_with_its_accuracy() {
+        let mut fallen = healthy();
+        fallen.evaluations = [(0, 80), (20, 110), (40, 110), (60, 40)]
+            .map(|(step, correct)| evaluation(step, correct))
+            .into();
+        let found = diagnose(&fallen);
+        assert_eq!(found[0].rule, "accuracy");
+        assert!(found[0].seen.contains("at step 20 to"), "{found:?}");
+        assert!(
+            found[0].remedy.starts_with("Take the policy of step 20,"),
+            "{found:?}"
+        );
+    }
+
     #[test]
     fn an_actor_that_left_is_a_hint_and_one_that_hangs_a_problem() {
         let mut status = healthy();

@@ -1,6 +1,6 @@
 //! Rules about the processes of a run: who waits for whom, who is away.
 
-use super::recent::{mean, percent, recent};
+use super::recent::{mean, newest, percent, recent};
 use crate::{
     live::{
         findings::{Diagnosed, Severity},
@@ -36,9 +36,13 @@ const ACTOR_IDLE: f64 = 0.25;
 
 pub(super) fn stalled(status: &LiveStatus) -> Option<Diagnosed> {
     let silent = status.silent_seconds?;
-    let usual = recent(status, "step_time").map_or(0.0, |times| mean(&times));
-    let limit = STALLED_SECONDS.max(STALLED_STEPS * usual);
-    if status.state != RunStatus::Running || silent <= limit {
+    let times = newest(status, "step_time");
+    // Before the first step nothing says how long a step takes.
+    if status.state != RunStatus::Running || status.is_evaluating || times.is_empty() {
+        return None;
+    }
+    let usual = mean(&times);
+    if silent <= STALLED_SECONDS.max(STALLED_STEPS * usual) {
         return None;
     }
     let remedy = match status.is_live {
@@ -107,8 +111,7 @@ pub(super) fn actor_silent(status: &LiveStatus) -> Option<Diagnosed> {
         ),
         false => (
             Severity::Hint,
-            "It left or lost its connection. Its groups are handed out again when their leases \
-             expire.",
+            "It left or lost its connection. Other actors get its groups.",
         ),
     };
     Some(Diagnosed {

@@ -7,14 +7,19 @@ const RECENT_STEPS: usize = 10;
 /// With fewer steps a mean says little.
 pub(super) const MIN_STEPS: usize = 3;
 
-/// Returns the values of a metric in the newest steps; none if there are too few.
-pub(super) fn recent(status: &LiveStatus, metric: &str) -> Option<Vec<f64>> {
+/// Returns the values of a metric in the newest steps, however few there are.
+pub(super) fn newest(status: &LiveStatus, metric: &str) -> Vec<f64> {
     let mut values: Vec<f64> = status
         .series(metric)
         .into_iter()
         .map(|(_, value)| value)
         .collect();
-    let newest = values.split_off(values.len().saturating_sub(RECENT_STEPS));
+    values.split_off(values.len().saturating_sub(RECENT_STEPS))
+}
+
+/// Returns the values of a metric in the newest steps; none if there are too few.
+pub(super) fn recent(status: &LiveStatus, metric: &str) -> Option<Vec<f64>> {
+    let newest = newest(status, metric);
     (newest.len() >= MIN_STEPS).then_some(newest)
 }
 
