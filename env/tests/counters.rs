@@ -27,6 +27,16 @@ const LONG: &str = "SELECT count(*) FROM Cars a, Cars b, Cars c";
 struct Counters(Mutex<BTreeMap<(String, String), Arc<AtomicU64>>>);
 
 impl Counters {
+    /// Returns what is counted while `work` runs.
+    fn during(work: impl Future<Output = ()>) -> Self {
+        let counters = Self::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        with_local_recorder(&counters, || runtime.block_on(work));
+        counters
+    }
+
     /// Returns what was counted under a name, by outcome.
     fn of(&self, name: &str) -> BTreeMap<String, u64> {
         let counters = self.0.lock().unwrap();
@@ -70,16 +80,10 @@ fn a_query_counts_once_however_often_it_runs() {
         environment,
     };
     let statements = ["SELECT 1", "SELECT 1", LONG, "SELECT nothing"];
-    let counters = Counters::default();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    with_local_recorder(&counters, || {
-        runtime.block_on(async {
-            for sql in statements {
-                fixture.query(sql).await;
-            }
-        });
+    let counters = Counters::during(async {
+        for sql in statements {
+            fixture.query(sql).await;
+        }
     });
     assert_eq!(counters.of("env_queries_total").values().sum::<u64>(), 4);
 }
@@ -102,16 +106,10 @@ fn an_episode_is_incorrect_only_if_it_was_answered() {
         ("ANSWER ME", "40"),
         ("DESCRIBE", "Cars"),
     ];
-    let counters = Counters::default();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    with_local_recorder(&counters, || {
-        runtime.block_on(async {
-            for action in actions {
-                fixture.play("cars-1", "", &[action]).await;
-            }
-        });
+    let counters = Counters::during(async {
+        for action in actions {
+            fixture.play("cars-1", "", &[action]).await;
+        }
     });
     let ended = [("correct", 1), ("exhausted", 4), ("incorrect", 2)];
     let ended = ended.map(|(outcome, count)| (outcome.to_owned(), count));

@@ -3,7 +3,7 @@
 //! Invariant: the reading ends on every file. A schema may hold views and generated columns whose
 //! reading never ends, so it has the memory of a statement and a budget that grows with the file.
 //! The functions and collations of the sandbox are charged to that budget. The sandbox's limits on
-//! sizes are for agents: a schema may hold whatever SQLite allows.
+//! lengths apply to agents alone: a schema may hold whatever SQLite allows.
 
 use std::{path::Path, sync::Arc};
 
