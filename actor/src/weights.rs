@@ -1,8 +1,6 @@
 //! The subscription to the learner's weights: whole snapshots, newest only, over streams that may
 //! break.
 
-use std::mem;
-
 use proto::{
     LearnerClient, RareWarning, Snapshot, SnapshotAssembler,
     v1::{WeightsRequest, WeightsResponse, weights_response::Part},
@@ -85,7 +83,7 @@ impl SnapshotStream {
             Some(stream) => stream,
             none => {
                 // A new stream begins with a header, so chunks of the broken one are of no use.
-                mem::take(&mut self.assembler);
+                self.assembler.discard();
                 let request = WeightsRequest {
                     actor_id: self.actor_id.clone(),
                     after_version: self.after_version,

@@ -155,9 +155,11 @@ pub fn save(
     remove_partial(folder)?;
     fs::create_dir_all(&temporary).at("create", &temporary)?;
     model.save(&temporary.join(MODEL))?;
-    let tensors = temporary.join(TENSORS);
-    fs::write(&tensors, network.state().to_bytes()?).at("write", &tensors)?;
     state.files = hashes(&temporary)?;
+    let tensors = network.state().to_bytes()?;
+    let hash = write_hashed(&temporary.join(TENSORS), &tensors)?;
+    state.files.insert(TENSORS.to_owned(), hash);
+    drop(tensors);
     state.sha256 = state.digest();
     let json = serde_json::to_vec_pretty(&state).expect("a plain record serialises: this is a bug");
     fs::write(temporary.join(STATE_FILE), json).at("write", &temporary.join(STATE_FILE))?;
@@ -325,6 +327,16 @@ fn hashes(folder: &Path) -> Result<BTreeMap<String, String>> {
     };
     let files = files_below(folder, |_| true)?;
     files.into_iter().map(named).collect()
+}
+
+/// Writes a file, and returns the SHA-256 of its content. A file of gigabytes is hashed while the
+/// disk works, not read again.
+fn write_hashed(path: &Path, content: &[u8]) -> Result<String> {
+    std::thread::scope(|scope| {
+        let hash = scope.spawn(|| hex::encode(Sha256::digest(content)));
+        durable::write(path, content).at("write", path)?;
+        Ok(hash.join().expect("hashing does not panic: this is a bug"))
+    })
 }
 
 /// Returns the SHA-256 of a file, in hexadecimal.

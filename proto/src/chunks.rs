@@ -10,7 +10,7 @@ use bytes::Bytes;
 pub const CHUNK_BYTES: usize = 1 << 20;
 
 /// The receiver reserves at most this much before the bytes arrive, whatever size the sender
-/// announces.
+/// announces, unless it has received as much before.
 const MAX_RESERVED_BYTES: u64 = 256 << 20;
 
 /// Splits `bytes` into chunks, each with its offset. Copies nothing. An empty string is one empty
@@ -35,9 +35,16 @@ pub struct Assembly {
 impl Assembly {
     /// Begins a byte string of `size_bytes`.
     pub fn new(size_bytes: u64) -> Self {
+        Self::after(size_bytes, 0)
+    }
+
+    /// Begins a byte string of `size_bytes` after one of `last_bytes`, which were all received: as
+    /// much is reserved at once, so that nothing is copied while it grows.
+    pub fn after(size_bytes: u64, last_bytes: u64) -> Self {
+        let reserved = size_bytes.min(MAX_RESERVED_BYTES.max(last_bytes));
         Self {
             size_bytes,
-            bytes: Vec::with_capacity(size_bytes.min(MAX_RESERVED_BYTES) as usize),
+            bytes: Vec::with_capacity(reserved as usize),
         }
     }
 
@@ -89,6 +96,16 @@ mod tests {
             assert!(assembly.is_complete());
             assert_eq!(assembly.into_bytes(), bytes);
         }
+    }
+
+    #[test]
+    fn memory_is_reserved_for_what_was_received_before_and_not_for_what_is_announced() {
+        let reserved = |assembly: Assembly| assembly.bytes.capacity() as u64;
+        assert_eq!(reserved(Assembly::new(u64::MAX)), MAX_RESERVED_BYTES);
+        let known = MAX_RESERVED_BYTES + 10;
+        assert_eq!(reserved(Assembly::after(known, known)), known);
+        assert_eq!(reserved(Assembly::after(u64::MAX, known)), known);
+        assert_eq!(reserved(Assembly::after(7, known)), 7);
     }
 
     #[test]

@@ -72,10 +72,26 @@ pub struct SnapshotError {
 /// Puts a stream's messages together to snapshots.
 #[derive(Debug, Default)]
 pub struct SnapshotAssembler {
-    open: Option<(SnapshotHeader, Assembly)>,
+    open: Option<Open>,
+    /// The size of the last snapshot that was complete.
+    last_bytes: u64,
+}
+
+/// A snapshot of which chunks are missing.
+#[derive(Debug)]
+struct Open {
+    header: SnapshotHeader,
+    assembly: Assembly,
+    /// Of the chunks so far. Hashing gigabytes at the end would hold up the task that receives.
+    hash: Sha256,
 }
 
 impl SnapshotAssembler {
+    /// Discards the snapshot of which chunks are missing, because its stream ended.
+    pub fn discard(&mut self) {
+        self.open = None;
+    }
+
     /// Returns whether a header came, and not yet all chunks of its snapshot.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
@@ -88,8 +104,12 @@ impl SnapshotAssembler {
     pub fn push(&mut self, message: WeightsResponse) -> Result<Option<Snapshot>, SnapshotError> {
         match message.part {
             Some(Part::Header(header)) => {
-                let assembly = Assembly::new(header.size_bytes);
-                self.open = Some((header, assembly));
+                let assembly = Assembly::after(header.size_bytes, self.last_bytes);
+                self.open = Some(Open {
+                    header,
+                    assembly,
+                    hash: Sha256::new(),
+                });
                 Ok(None)
             }
             Some(Part::Chunk(chunk)) => self.append(&chunk),
@@ -100,27 +120,33 @@ impl SnapshotAssembler {
     fn append(&mut self, chunk: &SnapshotChunk) -> Result<Option<Snapshot>, SnapshotError> {
         let version = chunk.policy_version;
         // Taken out first: after an error only a new header opens the assembler again.
-        let Some((header, mut assembly)) = self.open.take() else {
+        let Some(mut open) = self.open.take() else {
             return Err(damaged(version, "a chunk came before its header"));
         };
-        if header.policy_version != version {
+        if open.header.policy_version != version {
             return Err(damaged(version, "a chunk is out of order"));
         }
         if crc32fast::hash(&chunk.data) != chunk.crc32 {
             return Err(damaged(version, "a chunk's CRC-32 is wrong"));
         }
-        let pushed = assembly.push(chunk.offset, &chunk.data);
+        let pushed = open.assembly.push(chunk.offset, &chunk.data);
         pushed.map_err(|error| damaged(version, &error))?;
-        if !assembly.is_complete() {
-            self.open = Some((header, assembly));
+        open.hash.update(&chunk.data);
+        if !open.assembly.is_complete() {
+            self.open = Some(open);
             return Ok(None);
         }
-        let snapshot = Snapshot::new(version, assembly.into_bytes());
-        if header.sha256.eq_ignore_ascii_case(&snapshot.sha256) {
-            Ok(Some(snapshot))
-        } else {
-            Err(damaged(version, "its SHA-256 is not the one announced"))
+        let sha256 = hex::encode(open.hash.finalize());
+        if !open.header.sha256.eq_ignore_ascii_case(&sha256) {
+            return Err(damaged(version, "its SHA-256 is not the one announced"));
         }
+        let body = open.assembly.into_bytes();
+        self.last_bytes = body.len() as u64;
+        Ok(Some(Snapshot {
+            policy_version: version,
+            body,
+            sha256,
+        }))
     }
 }
 

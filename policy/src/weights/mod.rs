@@ -17,6 +17,8 @@ use crate::error::{PolicyError, Result};
 use crate::weight_files::{self, FILE};
 use crate::{durable, regular_file};
 
+mod file_view;
+
 /// A decoder's weights by name.
 #[derive(Clone, Debug, Default)]
 pub struct Weights(BTreeMap<String, Tensor>);
@@ -110,10 +112,12 @@ impl Weights {
     /// asks for.
     ///
     /// # Errors
-    /// A dtype has no safetensors counterpart.
+    /// A weight cannot be copied from its device.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-        safetensors::serialize(&self.0, Some(metadata))
+        let on_cpu = self.each(|weight| Ok(weight.to_device(&Device::Cpu)?))?;
+        let views = on_cpu.iter().map(|(name, it)| (name, file_view::view(it)));
+        safetensors::serialize(views, Some(metadata))
             .map_err(|error| PolicyError::Usage(format!("cannot write weights: {error}")))
     }
 

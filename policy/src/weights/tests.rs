@@ -216,3 +216,28 @@ fn weights_have_a_dtype_if_it_is_the_same_for_all() {
     assert_eq!(mixed.dtype(), None);
     assert_eq!(Weights::default().dtype(), None);
 }
+
+#[test]
+fn a_file_is_that_of_safetensors_whatever_lies_in_memory() {
+    let values = Tensor::arange(0_f32, 24., &Device::Cpu).unwrap();
+    let values = values.reshape((4, 6)).unwrap();
+    let as_dtype = |dtype| values.to_dtype(dtype).unwrap();
+    let tensors = BTreeMap::from([
+        ("a.f32", values.clone()),
+        ("b.bf16", as_dtype(DType::BF16)),
+        ("c.f16", as_dtype(DType::F16)),
+        ("d.u8", as_dtype(DType::U8)),
+        ("e.rows", values.narrow(0, 1, 2).unwrap()),
+        ("f.columns", values.narrow(1, 1, 2).unwrap()),
+        ("g.transposed", as_dtype(DType::BF16).t().unwrap()),
+        ("h.empty", values.narrow(0, 0, 0).unwrap()),
+    ]);
+    let tensors: BTreeMap<_, _> = tensors
+        .into_iter()
+        .map(|(n, t)| (n.to_owned(), t))
+        .collect();
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    // By candle, which copies each tensor first.
+    let expected = safetensors::serialize(&tensors, Some(metadata)).unwrap();
+    assert_eq!(Weights::new(tensors).to_bytes().unwrap(), expected);
+}
