@@ -7,14 +7,13 @@
 #[allow(dead_code, reason = "each test file uses a part")]
 #[path = "it/common.rs"]
 mod common;
-#[allow(dead_code, reason = "each test file uses a part")]
-#[path = "it/http2.rs"]
+#[path = "../../proto/tests/support/http2.rs"]
 mod http2;
 
 use std::{fs, net::SocketAddr, time::Duration};
 
 use learner::{Learner, LearnerConfig, ServerCredentials, serve};
-use policy::{DecoderConfig, Model, Weights};
+use policy::{DecoderConfig, Model};
 use prost::{
     Message as _,
     encoding::{WireType, encode_key, encode_varint},
@@ -94,11 +93,7 @@ impl Served {
 }
 
 fn model() -> Model {
-    let mut files = policy::embedded::files();
-    let is_config = |(name, _): &&mut (String, Vec<u8>)| name == "config.json";
-    let (_, bytes) = files.iter_mut().find(is_config).unwrap();
-    let tiny = DecoderConfig::from_json(std::str::from_utf8(bytes).unwrap()).unwrap();
-    let config = DecoderConfig {
+    common::resized_model(1, |tiny| DecoderConfig {
         hidden_size: 256,
         intermediate_size: 1024,
         layers: 3,
@@ -106,10 +101,7 @@ fn model() -> Model {
         kv_heads: 2,
         head_dim: 64,
         ..tiny
-    };
-    *bytes = config.to_json().into_bytes();
-    let weights = Weights::random(&config, 1).unwrap();
-    Model::from_files(files, weights).unwrap()
+    })
 }
 
 /// Encodes the field `tag`, whose value is a message or a string of bytes.

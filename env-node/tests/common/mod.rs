@@ -5,6 +5,8 @@
 
 #[path = "../../../env/tests/common/dataset.rs"]
 mod dataset;
+#[path = "../../../proto/tests/support/http2.rs"]
+pub(crate) mod http2;
 pub(crate) mod served;
 
 use std::path::Path;

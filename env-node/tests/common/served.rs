@@ -1,24 +1,20 @@
 //! Serves a node on a port of its own, and speaks HTTP/1.1 to it by hand, with one connection for
 //! each request.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path};
 
 use data::Dataset;
 use env::EnvSettings;
 use env_node::{EnvNodeSettings, Server, ServerConfig};
 use serde_json::Value;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
     sync::oneshot,
     task::JoinHandle,
-    time::timeout,
 };
 
-use super::{Fixture, dataset};
-
-/// Longer than anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use super::{Fixture, dataset, http2::read_to_end};
 
 /// A served node. It stops when this is dropped.
 pub(crate) struct Served {
@@ -163,16 +159,6 @@ pub(crate) async fn request(address: SocketAddr, head: &[&str], body: &[u8]) -> 
             body.to_vec()
         },
     }
-}
-
-/// Reads until the peer closes or resets the connection, which it must do in time.
-pub(crate) async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    // A reset ends the connection too.
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes))
-        .await
-        .expect("the peer did not close the connection");
-    bytes
 }
 
 fn dechunk(mut bytes: &[u8]) -> Vec<u8> {

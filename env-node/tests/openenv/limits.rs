@@ -1,21 +1,12 @@
 //! Tests that the messages of sockets have the limits of calls: how many are answered at once, for
 //! how long, and how many bytes they hold.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use env::{EnvSettings, ResultLimits, SqlLimits};
 use env_node::{EnvNodeSettings, OpenEnvConfig, ServerConfig};
 use futures::{SinkExt, StreamExt};
-use metrics::{
-    Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit,
-    set_default_local_recorder,
-};
+use metrics::set_default_local_recorder;
 use serde_json::{Value, json};
 use tokio::{
     io::AsyncWriteExt,
@@ -26,6 +17,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::{
     common::served::Served,
+    counters::Counters,
     server::{HANG, Received, Socket},
     sessions::{PING_SECONDS, admitted_soon, open_by_hand, with_sessions},
 };
@@ -65,43 +57,11 @@ fn with_small_budgets() -> (EnvSettings, EnvNodeSettings) {
     (env, env_node)
 }
 
-/// Counts the refusals of OpenEnv's protocols with this code.
-struct Refusals {
-    code: &'static str,
-    count: Arc<AtomicU64>,
-}
-
-impl Refusals {
-    fn of(code: &'static str) -> Self {
-        Self {
-            code,
-            count: Arc::default(),
-        }
-    }
-
-    fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
-    }
-}
-
-impl Recorder for Refusals {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        let labels: Vec<&str> = key.labels().map(Label::value).collect();
-        if key.name() == "env_refused_calls_total" && labels == ["openenv", self.code] {
-            Counter::from_arc(Arc::clone(&self.count))
-        } else {
-            Counter::noop()
-        }
-    }
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
-    }
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
+/// Returns how many refusals of OpenEnv's protocols with this code were counted.
+fn refusals(counters: &Counters, code: &str) -> u64 {
+    let counted = counters.of("env_refused_calls_total");
+    let refused = counted.get(&format!("openenv {code}"));
+    refused.copied().unwrap_or(0)
 }
 
 async fn reset(socket: &mut Socket) {
@@ -115,8 +75,8 @@ fn step(action_type: &str, argument: &str) -> Value {
 
 #[tokio::test]
 async fn a_frame_is_answered_in_time_or_refused() {
-    let refusals = Refusals::of("DEADLINE_EXCEEDED");
-    let _recorder = set_default_local_recorder(&refusals);
+    let counters = Counters::default();
+    let _recorder = set_default_local_recorder(&counters);
     let env = EnvSettings {
         sql: SqlLimits {
             work_units: 1 << 40,
@@ -138,15 +98,15 @@ async fn a_frame_is_answered_in_time_or_refused() {
         message.contains("0.3 s; the step was not applied, retry"),
         "{message}"
     );
-    assert_eq!(refusals.count(), 1);
+    assert_eq!(refusals(&counters, "DEADLINE_EXCEEDED"), 1);
     let next = socket.ask(&step("DESCRIBE", "Cars")).await;
     assert_eq!(next["data"]["observation"]["step_count"], 1, "{next}");
 }
 
 #[tokio::test]
 async fn a_frame_beyond_the_calls_in_flight_is_refused() {
-    let refusals = Refusals::of("OVERLOADED");
-    let _recorder = set_default_local_recorder(&refusals);
+    let counters = Counters::default();
+    let _recorder = set_default_local_recorder(&counters);
     let server = ServerConfig {
         max_calls_in_flight: 1,
         ..ServerConfig::default()
@@ -178,7 +138,7 @@ async fn a_frame_beyond_the_calls_in_flight_is_refused() {
         (&refused["id"], &refused["error"]["code"]),
         (&json!("mine"), &json!(-32000))
     );
-    assert_eq!(refusals.count(), 2);
+    assert_eq!(refusals(&counters, "OVERLOADED"), 2);
 
     drop(holder);
     while socket.ask(&state).await["type"] == "error" {}
@@ -215,8 +175,8 @@ async fn a_message_that_is_not_finished_ends_its_socket() {
 #[tokio::test]
 async fn messages_beyond_the_budget_close_their_sockets() {
     const HELD: usize = 900_000;
-    let refusals = Refusals::of("OVERLOADED");
-    let _recorder = set_default_local_recorder(&refusals);
+    let counters = Counters::default();
+    let _recorder = set_default_local_recorder(&counters);
     let (env, env_node) = with_small_budgets();
     let server = Served::start_with(env, env_node).await;
     let mut ordinary = server.socket("/ws").await;
@@ -245,7 +205,7 @@ async fn messages_beyond_the_budget_close_their_sockets() {
         }
     };
     assert!(matches!(refused, Received::Closed(1013)), "{refused:?}");
-    assert!(refusals.count() > 0);
+    assert!(refusals(&counters, "OVERLOADED") > 0);
     reset(&mut ordinary).await;
 
     drop(holder);
@@ -255,8 +215,8 @@ async fn messages_beyond_the_budget_close_their_sockets() {
 /// What a socket sends counts in the budget for what peers have not read, until it is sent.
 #[tokio::test]
 async fn a_response_beyond_the_budget_closes_its_socket() {
-    let refusals = Refusals::of("OVERLOADED");
-    let _recorder = set_default_local_recorder(&refusals);
+    let counters = Counters::default();
+    let _recorder = set_default_local_recorder(&counters);
     let (env, env_node) = with_small_budgets();
     let env = EnvSettings {
         result: ResultLimits {
@@ -280,10 +240,10 @@ async fn a_response_beyond_the_budget_closes_its_socket() {
         let result = reply["data"]["observation"]["result"].as_str().unwrap();
         assert!(result.len() > 100 * 9_000, "{} bytes", result.len());
     }
-    assert_eq!(refusals.count(), 0);
+    assert_eq!(refusals(&counters, "OVERLOADED"), 0);
     socket.send(&query(150).to_string()).await;
     assert_eq!(socket.next().await, Received::Closed(1013));
-    assert_eq!(refusals.count(), 1);
+    assert_eq!(refusals(&counters, "OVERLOADED"), 1);
 }
 
 /// The server answers a ping itself, in place of its library.

@@ -7,6 +7,8 @@ mod bounds;
 mod clients;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../env/tests/common/counters.rs"]
+mod counters;
 mod limits;
 mod server;
 mod sessions;

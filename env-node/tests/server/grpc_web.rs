@@ -19,7 +19,8 @@ async fn reset(served: &Served, question_id: &str, headers: &[&str]) -> HttpResp
         ..ResetRequest::default()
     };
     let head = [&[RESET, WEB, "x-grpc-web: 1"], headers].concat();
-    raw::request(served.address, &head, &raw::grpc_frame(&request)).await
+    let body = raw::grpc_frame(&request.encode_to_vec());
+    raw::request(served.address, &head, &body).await
 }
 
 #[tokio::test]

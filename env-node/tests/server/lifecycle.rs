@@ -18,11 +18,12 @@ use tonic_types::StatusExt;
 
 use crate::{
     ENDLESS, Served,
-    common::step_request,
-    raw::{self, HTTP2_HELLO, PATIENCE},
+    common::{
+        http2::{GO_AWAY, HELLO, PATIENCE},
+        step_request,
+    },
+    raw,
 };
-
-const GO_AWAY: u8 = 7;
 
 #[tokio::test]
 async fn a_draining_node_says_so_and_still_serves() {
@@ -101,8 +102,8 @@ async fn an_old_connection_is_replaced_and_no_call_is_lost() {
     })
     .await;
     let mut stream = raw::connect(served.address).await;
-    stream.write_all(HTTP2_HELLO).await.unwrap();
-    let (_, go_away) = raw::frame_of(&mut stream, GO_AWAY).await;
+    stream.write_all(HELLO).await.unwrap();
+    let go_away = raw::frame_of(&mut stream, GO_AWAY).await;
     assert_eq!(go_away[4..8], [0, 0, 0, 0], "no error");
 
     // Calls for a second over connections that each live for a fifth of it.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use env::{EnvSettings, SqlLimits};
 use env_node::{EnvNodeSettings, OpenEnvConfig, ServerConfig};
+use prost::Message as _;
 use proto::{
     EnvClient, Transport,
     v1::{InfoRequest, ResetRequest},
@@ -46,7 +47,8 @@ async fn a_passed_deadline_is_deadline_exceeded_on_both_sides() {
         "content-type: application/grpc-web",
         "grpc-timeout: 100m",
     ];
-    let response = raw::request(served.address, &head, &raw::grpc_frame(&step)).await;
+    let body = raw::grpc_frame(&step.encode_to_vec());
+    let response = raw::request(served.address, &head, &body).await;
     assert_eq!(
         response.header("grpc-status"),
         Some("4"),

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "../../../proto/tests/support/authority.rs"]
+mod authority;
 #[path = "../common/mod.rs"]
 mod common;
 mod episodes;

@@ -2,6 +2,7 @@
 
 use env::EnvSettings;
 use env_node::{EnvNodeSettings, OpenEnvConfig, ServerConfig};
+use prost::Message as _;
 use proto::v1::ListQuestionsRequest;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -14,19 +15,17 @@ use tonic_reflection::pb::v1::{
 
 use crate::{
     Served,
-    raw::{self, HTTP2_HELLO, PATIENCE, frame, grpc_frame, grpc_headers},
+    common::http2::{
+        DATA, END_HEADERS, END_STREAM, HEADERS, HELLO, PATIENCE, PREFACE, RESET_STREAM, SETTINGS,
+        frame, grpc_headers,
+    },
+    raw,
 };
-
-const HEADERS: u8 = 1;
-const RESET_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const END_HEADERS: u8 = 4;
-const END_STREAM: u8 = 1;
 
 #[tokio::test]
 async fn garbage_ends_its_own_connection() {
     let served = Served::start(EnvSettings::default()).await;
-    let hello = |more: &[u8]| [HTTP2_HELLO, more].concat();
+    let hello = |more: &[u8]| [HELLO, more].concat();
     for (what, bytes) in [
         ("noise", vec![0xfe; 4_096]),
         ("a TLS hello", vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]),
@@ -40,7 +39,7 @@ async fn garbage_ends_its_own_connection() {
             "a frame beyond the limit",
             hello(&[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]),
         ),
-        ("data of no stream", hello(&frame(0, 0, 7, b"data"))),
+        ("data of no stream", hello(&frame(DATA, 0, 7, b"data"))),
         (
             "broken headers",
             hello(&frame(HEADERS, END_HEADERS, 1, &[0xff; 40])),
@@ -64,7 +63,7 @@ async fn garbage_ends_its_own_connection() {
 async fn rapid_resets_end_the_connection() {
     let served = Served::start(EnvSettings::default()).await;
     let mut stream = raw::connect(served.address).await;
-    stream.write_all(HTTP2_HELLO).await.unwrap();
+    stream.write_all(HELLO).await.unwrap();
     let headers = grpc_headers("/sqlenv.v1.Env/Info");
     let flood = (0..50_000_u32).flat_map(|index| {
         let id = 2 * index + 1;
@@ -102,7 +101,7 @@ async fn slow_openers_are_cut_off() {
     for opening in [
         &b""[..],
         b"PRI * HT",
-        HTTP2_HELLO,
+        HELLO,
         b"GET /health HT",
         b"POST /sqlenv.v1.Env/Step HTTP/1.1\r\nhost: node\r\n",
     ] {
@@ -129,9 +128,9 @@ async fn a_peer_that_does_not_read_loses_its_stream() {
     .await;
     let mut stream = raw::connect(served.address).await;
     let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-    let body = grpc_frame(&ListQuestionsRequest::default());
+    let body = raw::grpc_frame(&ListQuestionsRequest::default().encode_to_vec());
     let call = [
-        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+        PREFACE,
         &no_window,
         &frame(
             HEADERS,
@@ -139,7 +138,7 @@ async fn a_peer_that_does_not_read_loses_its_stream() {
             1,
             &grpc_headers("/sqlenv.v1.Env/ListQuestions"),
         ),
-        &frame(0, END_STREAM, 1, &body),
+        &frame(DATA, END_STREAM, 1, &body),
     ]
     .concat();
     stream.write_all(&call).await.unwrap();
@@ -173,18 +172,19 @@ async fn unread_responses_beyond_the_budget_are_cut() {
     let served = Served::start_with(env, env_node).await;
     let mut stream = raw::connect(served.address).await;
     let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-    let mut calls = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &no_window].concat();
+    let mut calls = [PREFACE, &no_window].concat();
     // The longest reply to a short request: the description of the service, of some 10 kB.
     let headers = grpc_headers("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
-    let body = grpc_frame(&ServerReflectionRequest {
+    let request = ServerReflectionRequest {
         message_request: Some(MessageRequest::FileContainingSymbol(
             "sqlenv.v1.Env".to_owned(),
         )),
         ..ServerReflectionRequest::default()
-    });
+    };
+    let body = raw::grpc_frame(&request.encode_to_vec());
     for id in (0..CALLS).map(|call| 2 * call + 1) {
         calls.extend(frame(HEADERS, END_HEADERS, id, &headers));
-        calls.extend(frame(0, END_STREAM, id, &body));
+        calls.extend(frame(DATA, END_STREAM, id, &body));
     }
     stream.write_all(&calls).await.unwrap();
     raw::frame_of(&mut stream, RESET_STREAM).await;
@@ -206,7 +206,7 @@ async fn a_half_open_connection_is_found() {
     })
     .await;
     let mut stream = raw::connect(served.address).await;
-    stream.write_all(HTTP2_HELLO).await.unwrap();
+    stream.write_all(HELLO).await.unwrap();
     raw::read_to_end(&mut stream).await;
 }
 
@@ -225,11 +225,8 @@ async fn too_many_headers_are_refused() {
     }
     let mut stream = raw::connect(served.address).await;
     let call = frame(HEADERS, END_HEADERS, 1, &headers);
-    stream
-        .write_all(&[HTTP2_HELLO, &call].concat())
-        .await
-        .unwrap();
-    let (_, block) = raw::frame_of(&mut stream, HEADERS).await;
+    stream.write_all(&[HELLO, &call].concat()).await.unwrap();
+    let block = raw::frame_of(&mut stream, HEADERS).await;
     const STATUS_200: u8 = 0x88;
     assert_ne!(block[0], STATUS_200);
     served.assert_well().await;

@@ -1,17 +1,11 @@
 //! Tests bearer tokens, TLS and client certificates.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use env::EnvSettings;
 use env_node::{EnvNodeSettings, Server, ServerConfig};
 use futures::{SinkExt, StreamExt};
 use proto::{Credentials, EnvClient, TlsConfig, Transport, v1::InfoRequest};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
-use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -30,15 +24,13 @@ use tonic::{Code, Status};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_types::StatusExt;
 
-use crate::{Served, common, raw};
+use crate::{
+    Served,
+    authority::{Authority, write},
+    common, raw,
+};
 
 const TOKEN: &str = "a secret of some length";
-
-fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
-    let path = folder.join(name);
-    fs::write(&path, text).unwrap();
-    path
-}
 
 async fn info(address: &str, credentials: &Credentials) -> Result<(), Status> {
     let transport = Transport::dial_with(address, credentials).unwrap();
@@ -133,58 +125,6 @@ fn refused_start(server: ServerConfig) -> String {
     opened.unwrap_err().to_string()
 }
 
-/// A certificate authority, and files that it signed.
-struct Authority {
-    folder: TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(vec![]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        Self {
-            folder: tempfile::tempdir().unwrap(),
-            issuer: CertifiedIssuer::self_signed(params, key).unwrap(),
-        }
-    }
-
-    fn file(&self) -> PathBuf {
-        write(self.folder.path(), "ca.pem", &self.issuer.pem())
-    }
-
-    /// Signs a certificate. Returns its file and that of its key.
-    fn sign(&self, name: &str) -> (PathBuf, PathBuf) {
-        self.sign_until(name, None)
-    }
-
-    /// Signs a certificate that was valid until the given year.
-    fn sign_until(&self, name: &str, year: Option<i32>) -> (PathBuf, PathBuf) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        if let Some(year) = year {
-            params.not_before = date_time_ymd(year - 1, 1, 1);
-            params.not_after = date_time_ymd(year, 1, 1);
-        }
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let folder = self.folder.path();
-        (
-            write(folder, &format!("{name}.pem"), &certificate.pem()),
-            write(folder, &format!("{name}.key"), &key.serialize_pem()),
-        )
-    }
-
-    fn tls(&self, client_ca_file: Option<PathBuf>) -> TlsConfig {
-        let (certificate_file, key_file) = self.sign("localhost");
-        TlsConfig {
-            certificate_file,
-            key_file,
-            client_ca_file,
-        }
-    }
-}
-
 async fn with_tls(tls: TlsConfig) -> (Served, String) {
     let served = Served::with(ServerConfig {
         tls: Some(tls),
@@ -199,22 +139,12 @@ async fn with_tls(tls: TlsConfig) -> (Served, String) {
 async fn tls_serves_clients_that_trust_its_authority() {
     let authority = Authority::new();
     let (served, address) = with_tls(authority.tls(None)).await;
-    let trusting = |authority: &Authority| Credentials {
-        ca_file: Some(authority.file()),
-        ..Credentials::default()
-    };
-    info(&address, &trusting(&authority)).await.unwrap();
-    info(&address, &trusting(&Authority::new()))
+    info(&address, &authority.trusted()).await.unwrap();
+    info(&address, &Authority::new().trusted())
         .await
         .unwrap_err();
-    let (certificate_file, key_file) = authority.sign_until("localhost", Some(2001));
-    let (_expired, of_expired) = with_tls(TlsConfig {
-        certificate_file,
-        key_file,
-        client_ca_file: None,
-    })
-    .await;
-    let refused = info(&of_expired, &trusting(&authority)).await.unwrap_err();
+    let (_expired, of_expired) = with_tls(authority.expired_tls()).await;
+    let refused = info(&of_expired, &authority.trusted()).await.unwrap_err();
     let text = proto::status_text(&refused);
     assert!(text.contains("xpired"), "{text}");
     // In plain text, and by an address that is not in the certificate.
@@ -222,8 +152,8 @@ async fn tls_serves_clients_that_trust_its_authority() {
         .await
         .unwrap_err();
     let by_number = address.replace("localhost", "127.0.0.1");
-    info(&by_number, &trusting(&authority)).await.unwrap_err();
-    info(&address, &trusting(&authority)).await.unwrap();
+    info(&by_number, &authority.trusted()).await.unwrap_err();
+    info(&address, &authority.trusted()).await.unwrap();
 }
 
 /// Opens a TLS connection to the server.
@@ -269,9 +199,8 @@ async fn mutual_tls_serves_clients_of_its_authority() {
     let (servers, clients) = (Authority::new(), Authority::new());
     let (_served, address) = with_tls(servers.tls(Some(clients.file()))).await;
     let showing = |certificate_and_key_files| Credentials {
-        ca_file: Some(servers.file()),
         certificate_and_key_files,
-        ..Credentials::default()
+        ..servers.trusted()
     };
     info(&address, &showing(Some(clients.sign("trainer"))))
         .await
@@ -281,7 +210,7 @@ async fn mutual_tls_serves_clients_of_its_authority() {
     info(&address, &showing(Some(stranger.sign("trainer"))))
         .await
         .unwrap_err();
-    let former = clients.sign_until("former", Some(2001));
+    let former = clients.sign_expired("former");
     info(&address, &showing(Some(former))).await.unwrap_err();
     info(&address, &showing(Some(clients.sign("actor"))))
         .await
@@ -292,7 +221,8 @@ async fn mutual_tls_serves_clients_of_its_authority() {
 fn unusable_tls_files_are_named() {
     let authority = Authority::new();
     let good = || authority.tls(None);
-    let nothing = write(authority.folder.path(), "empty.pem", "");
+    let folder = tempfile::tempdir().unwrap();
+    let nothing = write(folder.path(), "empty.pem", "");
     let (_, other_key) = authority.sign("other");
     for (tls, field) in [
         (

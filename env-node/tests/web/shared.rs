@@ -12,7 +12,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, protocol::frame::coding::CloseCode},
 };
 
-use crate::common::served::{PATIENCE, Served};
+use crate::common::{http2::PATIENCE, served::Served};
 
 async fn site() -> Served {
     Served::site(EnvNodeSettings::default()).await

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod counters;
 mod dataset;
 
 pub(crate) use dataset::dataset;

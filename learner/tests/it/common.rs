@@ -17,13 +17,7 @@ use tokio::sync::{Notify, mpsc};
 
 /// A Qwen3 of two layers and width 32 with the embedded policy's text files.
 pub(crate) fn small_model(seed: u64) -> Model {
-    let mut files = policy::embedded::files();
-    let (_, bytes) = files
-        .iter_mut()
-        .find(|(name, _)| name == "config.json")
-        .unwrap();
-    let full = DecoderConfig::from_json(std::str::from_utf8(bytes).unwrap()).unwrap();
-    let small = DecoderConfig {
+    resized_model(seed, |full| DecoderConfig {
         hidden_size: 32,
         intermediate_size: 64,
         layers: 2,
@@ -31,9 +25,23 @@ pub(crate) fn small_model(seed: u64) -> Model {
         kv_heads: 1,
         head_dim: 16,
         ..full
-    };
-    *bytes = small.to_json().into_bytes();
-    let weights = Weights::random(&small, seed).unwrap();
+    })
+}
+
+/// A model of random weights, with the embedded policy's text files and its config after `resize`.
+pub(crate) fn resized_model(
+    seed: u64,
+    resize: impl FnOnce(DecoderConfig) -> DecoderConfig,
+) -> Model {
+    let mut files = policy::embedded::files();
+    let (_, bytes) = files
+        .iter_mut()
+        .find(|(name, _)| name == "config.json")
+        .unwrap();
+    let full = DecoderConfig::from_json(std::str::from_utf8(bytes).unwrap()).unwrap();
+    let config = resize(full);
+    *bytes = config.to_json().into_bytes();
+    let weights = Weights::random(&config, seed).unwrap();
     Model::from_files(files, weights).unwrap()
 }
 

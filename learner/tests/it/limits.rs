@@ -12,11 +12,12 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 use tonic::{Code, Status, Streaming};
 
 use crate::{
+    authority::Authority,
     http2::{
         self, DATA, END_HEADERS, FRAME_BYTES, HEADERS, PATIENCE, PING, RESET_STREAM, frame,
         grpc_headers,
     },
-    security::{Authority, Served},
+    security::Served,
 };
 
 const JOIN: &str = "/sqlenv.v1.Learner/Join";
@@ -77,7 +78,7 @@ async fn silent_connections_end() {
     };
     let authority = Authority::new();
     let tls = LearnerServerConfig {
-        tls: authority.tls(false, None).tls,
+        tls: Some(authority.tls(None)),
         ..limits.clone()
     };
     let (plain, secure) = (Served::start(&limits).await, Served::start(&tls).await);

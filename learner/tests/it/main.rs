@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers may fail it")]
 
+#[path = "../../../proto/tests/support/authority.rs"]
+mod authority;
 mod common;
 mod config;
 mod evaluation;
@@ -10,6 +12,7 @@ mod golden_loss;
 mod golden_optimizer;
 mod golden_run;
 mod hostile;
+#[path = "../../../proto/tests/support/http2.rs"]
 mod http2;
 mod limits;
 mod prefixes;

@@ -1,10 +1,5 @@
 //! Tests who may call the learner: tokens, TLS, client certificates, and runs, over real ports.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
-
 use learner::{Learner, LearnerConfig, LearnerServerConfig, ServerCredentials, serve};
 use proto::{
     Credentials, EncodedGroup, LearnerClient, RanksClient, TlsConfig, Transport,
@@ -13,13 +8,15 @@ use proto::{
         claim_response::Outcome,
     },
 };
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::AbortHandle};
 use tonic::{Code, Status};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-use crate::common::{group, open, small_config};
+use crate::{
+    authority::{Authority, write},
+    common::{group, open, small_config},
+};
 
 const ACTOR_TOKEN: &str = "the token of all actors";
 const RANK_TOKEN: &str = "the token of all ranks";
@@ -85,12 +82,6 @@ async fn join_as_rank(address: &str, credentials: &Credentials) -> Status {
     joined.map(drop).unwrap_err()
 }
 
-fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
-    let path = folder.join(name);
-    fs::write(&path, text).unwrap();
-    path
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_needs_its_token() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,72 +118,18 @@ async fn each_role_needs_its_token() {
     HealthClient::new(transport).check(health).await.unwrap();
 }
 
-/// A certificate authority, and files that it signed.
-pub(crate) struct Authority {
-    folder: TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Authority {
-    pub(crate) fn new() -> Self {
-        let mut params = CertificateParams::new(vec![]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        Self {
-            folder: tempfile::tempdir().unwrap(),
-            issuer: CertifiedIssuer::self_signed(params, key).unwrap(),
-        }
-    }
-
-    fn file(&self) -> PathBuf {
-        write(self.folder.path(), "ca.pem", &self.issuer.pem())
-    }
-
-    /// Signs a certificate that is valid now, or was valid until 2001. Returns its file and that of
-    /// its key.
-    fn sign(&self, name: &str, is_expired: bool) -> (PathBuf, PathBuf) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        if is_expired {
-            params.not_before = date_time_ymd(2000, 1, 1);
-            params.not_after = date_time_ymd(2001, 1, 1);
-        }
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let folder = self.folder.path();
-        (
-            write(folder, &format!("{name}.pem"), &certificate.pem()),
-            write(folder, &format!("{name}.key"), &key.serialize_pem()),
-        )
-    }
-
-    pub(crate) fn tls(
-        &self,
-        is_expired: bool,
-        client_ca_file: Option<PathBuf>,
-    ) -> LearnerServerConfig {
-        let (certificate_file, key_file) = self.sign("localhost", is_expired);
-        LearnerServerConfig {
-            tls: Some(TlsConfig {
-                certificate_file,
-                key_file,
-                client_ca_file,
-            }),
-            ..LearnerServerConfig::default()
-        }
-    }
-
-    fn trusted(&self) -> Credentials {
-        Credentials {
-            ca_file: Some(self.file()),
-            ..Credentials::default()
-        }
+/// Returns the settings of a server with TLS.
+fn with_tls(tls: TlsConfig) -> LearnerServerConfig {
+    LearnerServerConfig {
+        tls: Some(tls),
+        ..LearnerServerConfig::default()
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_serves_clients_that_trust_its_authority() {
     let authority = Authority::new();
-    let served = Served::start(&authority.tls(false, None)).await;
+    let served = Served::start(&with_tls(authority.tls(None))).await;
     let (https, http) = (served.address("https"), served.address("http"));
     join(&https, &authority.trusted()).await.unwrap();
     let stranger = Authority::new();
@@ -204,7 +141,7 @@ async fn tls_serves_clients_that_trust_its_authority() {
         .unwrap();
     join(&https, &authority.trusted()).await.unwrap();
 
-    let expired = Served::start(&authority.tls(true, None)).await;
+    let expired = Served::start(&with_tls(authority.expired_tls())).await;
     let status = join(&expired.address("https"), &authority.trusted()).await;
     let text = proto::status_text(&status.unwrap_err());
     assert!(text.contains("xpired"), "{text}");
@@ -213,21 +150,21 @@ async fn tls_serves_clients_that_trust_its_authority() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mutual_tls_serves_clients_of_its_authority() {
     let (servers, clients) = (Authority::new(), Authority::new());
-    let served = Served::start(&servers.tls(false, Some(clients.file()))).await;
+    let served = Served::start(&with_tls(servers.tls(Some(clients.file())))).await;
     let address = served.address("https");
     let showing = |certificate_and_key_files| Credentials {
         certificate_and_key_files,
         ..servers.trusted()
     };
-    let actor = showing(Some(clients.sign("actor", false)));
+    let actor = showing(Some(clients.sign("actor")));
     join(&address, &actor).await.unwrap();
-    let rank = showing(Some(clients.sign("rank", false)));
+    let rank = showing(Some(clients.sign("rank")));
     let admitted = join_as_rank(&address, &rank).await;
     assert_eq!(admitted.code(), Code::InvalidArgument, "{admitted}");
     for refused in [
         None,
-        Some(Authority::new().sign("stranger", false)),
-        Some(clients.sign("former", true)),
+        Some(Authority::new().sign("stranger")),
+        Some(clients.sign_expired("former")),
     ] {
         let refused = showing(refused);
         join(&address, &refused).await.unwrap_err();

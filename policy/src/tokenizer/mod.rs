@@ -139,11 +139,15 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// Returns the refusal of the embedded tokenizer with a part replaced.
+    /// Returns the file of the embedded tokenizer.
+    fn embedded() -> Vec<u8> {
+        let mut files = crate::embedded::files().into_iter();
+        files.find(|(name, _)| name == FILE).unwrap().1
+    }
+
+    /// Returns the embedded tokenizer with a part replaced.
     fn with(part: &str, value: Value) -> Result<Tokenizer> {
-        let files = crate::embedded::files();
-        let (_, bytes) = files.iter().find(|(name, _)| name == FILE).unwrap();
-        let mut json: Value = serde_json::from_slice(bytes).unwrap();
+        let mut json: Value = serde_json::from_slice(&embedded()).unwrap();
         json[part] = value;
         Tokenizer::from_bytes(json.to_string().as_bytes())
     }
@@ -192,9 +196,7 @@ mod tests {
         let all = json!({"type": "Sequence", "normalizers": vec![plain; 36]});
         with("normalizer", all).unwrap_err();
         // It normalizes added tokens while it reads them.
-        let files = crate::embedded::files();
-        let (_, bytes) = files.iter().find(|(name, _)| name == FILE).unwrap();
-        let mut json: Value = serde_json::from_slice(bytes).unwrap();
+        let mut json: Value = serde_json::from_slice(&embedded()).unwrap();
         json["normalizer"] = json!({"type": "Sequence", "normalizers": vec![twice; 36]});
         let mut added = json["added_tokens"][0].clone();
         added["id"] = json!(json["model"]["vocab"].as_object().unwrap().len() + 100);
@@ -219,13 +221,12 @@ mod tests {
 
     #[test]
     fn dropout_is_for_trainings_of_tokenizers() {
-        let files = crate::embedded::files();
-        let (_, bytes) = files.iter().find(|(name, _)| name == FILE).unwrap();
-        let mut json: Value = serde_json::from_slice(bytes).unwrap();
+        let bytes = embedded();
+        let mut json: Value = serde_json::from_slice(&bytes).unwrap();
         json["model"]["dropout"] = json!(0.9);
         let dropping = Tokenizer::from_bytes(json.to_string().as_bytes()).unwrap();
         let text = "SELECT count(*) FROM customers WHERE country = 'Japan'";
-        let plain = Tokenizer::from_bytes(bytes).unwrap().encode(text).unwrap();
+        let plain = Tokenizer::from_bytes(&bytes).unwrap().encode(text).unwrap();
         assert_eq!(dropping.encode(text).unwrap(), plain);
     }
 
@@ -233,9 +234,7 @@ mod tests {
         #![proptest_config(proptest::test_runner::Config::with_cases(64))]
         #[test]
         fn any_change_of_a_byte_is_read_or_refused(at: proptest::sample::Index, to: u8) {
-            let files = crate::embedded::files();
-            let (_, bytes) = files.iter().find(|(name, _)| name == FILE).unwrap();
-            let mut bytes = bytes.clone();
+            let mut bytes = embedded();
             let at = at.index(bytes.len());
             bytes[at] = to;
             drop(Tokenizer::from_bytes(&bytes));
