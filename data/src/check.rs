@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::gold::of_gold_sql;
-use crate::sql::GoldDatabase;
+use crate::sql::{GoldDatabase, SHOWN_ROWS};
 use crate::sql_text;
 use crate::{DataError, DatabaseRole, Dataset, Manifest, Question, answer_from_rows, faults};
 
@@ -20,6 +22,8 @@ pub struct CheckReport {
     pub dataset: Dataset,
     /// All problems, one line each.
     pub problems: Vec<String>,
+    /// What makes questions hard to answer or to reward, one line for each database and cause.
+    pub notes: Vec<String>,
 }
 
 impl fmt::Display for CheckReport {
@@ -39,6 +43,9 @@ impl fmt::Display for CheckReport {
                 others + 1
             )?;
         }
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
+        }
         let mut problems = self.problems.iter();
         problems.try_for_each(|problem| writeln!(f, "- {problem}"))
     }
@@ -52,31 +59,43 @@ impl fmt::Display for CheckReport {
 pub fn check(dir: &Path, databases: Option<&[String]>) -> Result<CheckReport, DataError> {
     let dataset = Dataset::open_with_or_without_questions(dir, databases)?;
     let mut problems = faults(&dataset)?;
-    problems.extend(wrong_answers(&dataset)?);
+    let (wrong, mut notes) = run_gold_sql(&dataset)?;
+    problems.extend(wrong);
+    let long = long_answers(&dataset.questions).into_iter();
+    notes.extend(long.map(|(database, note)| format!("{database}: {note}")));
     problems.extend(shared_queries(&dataset));
     if dir.join(crate::manifest::FILE_NAME).is_file() {
         problems.extend(misplaced(&dataset, &Manifest::read(dir)?));
     }
-    Ok(CheckReport { dataset, problems })
+    Ok(CheckReport {
+        dataset,
+        problems,
+        notes,
+    })
 }
 
-fn wrong_answers(dataset: &Dataset) -> Result<Vec<String>, DataError> {
-    let mut problems = Vec::new();
+/// Runs every gold SQL again. Returns the answers that are wrong now, and what agents could not
+/// run.
+fn run_gold_sql(dataset: &Dataset) -> Result<(Vec<String>, Vec<String>), DataError> {
+    let (mut problems, mut notes) = (Vec::new(), Vec::new());
     for (name, file) in &dataset.databases {
         let database = GoldDatabase::open(&file.path)?;
         // Wordings of one query share its result.
         let mut results = BTreeMap::new();
+        let mut refused = Vec::new();
         let questions = dataset.questions.iter();
         for question in questions.filter(|question| question.database_name == *name) {
             let result = results.entry(&question.gold_sql).or_insert_with(|| {
-                database
-                    .run(&question.gold_sql)
-                    .map_err(of_gold_sql)
-                    .and_then(|gold| answer_from_rows(&gold.rows))
+                let run = database.run_for_agents(&question.gold_sql);
+                let (gold, refusal) = run.map_err(of_gold_sql)?;
+                answer_from_rows(&gold.rows).map(|(_, answer)| (answer, refusal))
             });
+            if let Ok((_, Some(refusal))) = result {
+                refused.push((&question.question_id, refusal.clone()));
+            }
             match result {
-                Ok((_, answer)) if *answer == question.gold_answer => {}
-                Ok((_, answer)) => problems.push(format!(
+                Ok((answer, _)) if *answer == question.gold_answer => {}
+                Ok((answer, _)) => problems.push(format!(
                     "{} on {name}: the gold SQL now gives {answer}, the record says {}; correct \
                      one of them",
                     question.question_id, question.gold_answer
@@ -87,8 +106,42 @@ fn wrong_answers(dataset: &Dataset) -> Result<Vec<String>, DataError> {
                 )),
             }
         }
+        if let Some((first, refusal)) = refused.first() {
+            notes.push(format!(
+                "{name}: the gold SQL of {} questions is over the limits of agents' queries, so \
+                 no query on them earns a reward for progress; shorten it, or remove them; the \
+                 first is {first} ({refusal})",
+                refused.len()
+            ));
+        }
     }
-    Ok(problems)
+    Ok((problems, notes))
+}
+
+/// Returns a note for each database with questions whose answer has more rows than a query shows.
+pub(crate) fn long_answers(questions: &[Question]) -> BTreeMap<&str, String> {
+    let is_long = |question: &&Question| {
+        let Some(rows) = question.gold_answer.as_array() else {
+            return false;
+        };
+        let rows: BTreeSet<String> = rows.iter().map(Value::to_string).collect();
+        rows.len() > SHOWN_ROWS
+    };
+    let mut long: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for question in questions.iter().filter(is_long) {
+        let ids = long.entry(&question.database_name).or_default();
+        ids.push(&question.question_id);
+    }
+    let note = |ids: &[&str]| {
+        format!(
+            "{} questions have an answer of more than {SHOWN_ROWS} rows, which an agent needs \
+             several queries to see; ask for fewer rows, or raise env.result.rows; the first is {}",
+            ids.len(),
+            ids[0]
+        )
+    };
+    let long = long.into_iter();
+    long.map(|(database, ids)| (database, note(&ids))).collect()
 }
 
 /// Counts the questions of `split` whose query also belongs to a question of `train` on the same

@@ -86,16 +86,24 @@ pub(crate) fn remove(path: &Path) -> Result<(), DataError> {
 }
 
 /// Renames a finished folder to `out`, and removes the earlier one. If that fails, the earlier one
-/// is at its place again.
+/// is renamed back.
+///
+/// Between the two renames there is no `out`: a crash there leaves the earlier folder beside it at
+/// `.NAME.old`, and so does a rename back that fails.
 pub(crate) fn replace(finished: &Path, out: &Path) -> Result<(), DataError> {
     let old = sibling(out, "old");
-    remove(&old)?;
-    if out.exists() {
+    let has_earlier = out.exists();
+    // Without `out`, an earlier call may have left its content at `old`: it stays until the
+    // finished folder is in place.
+    if has_earlier {
+        remove(&old)?;
         fs::rename(out, &old).map_err(DataError::io(out, "replace"))?;
     }
     if let Err(error) = fs::rename(finished, out) {
-        // The first error is the one to report.
-        let _ = fs::rename(&old, out);
+        if has_earlier {
+            // The first error is the one to report.
+            let _ = fs::rename(&old, out);
+        }
         return Err(DataError::io(out, "create")(error));
     }
     remove(&old)
@@ -115,6 +123,20 @@ mod tests {
         let error = replace(&dir.path().join("missing"), &out).unwrap_err();
         assert!(error.to_string().contains("data: cannot create"), "{error}");
         assert!(out.join("manifest.json").is_file());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_crash_between_the_renames_left_stays_until_a_folder_is_in_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let [out, old, finished] = ["data", ".data.old", "new"].map(|name| dir.path().join(name));
+        fs::create_dir(&old).unwrap();
+        fs::write(old.join("manifest.json"), "{}").unwrap();
+        replace(&finished, &out).unwrap_err();
+        assert!(old.join("manifest.json").is_file() && !out.exists());
+        fs::create_dir(&finished).unwrap();
+        replace(&finished, &out).unwrap();
+        assert!(out.is_dir());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::sql::GoldDatabase;
+use crate::sql::{GoldDatabase, GoldResult};
 use crate::{AnswerType, answer_from_rows};
 
 /// What follows from gold SQL.
@@ -28,6 +28,13 @@ impl Refused {
             is_wrong: true,
         }
     }
+
+    fn unanswered(reason: String) -> Self {
+        Self {
+            reason,
+            is_wrong: false,
+        }
+    }
 }
 
 /// Runs the gold SQL.
@@ -35,15 +42,38 @@ impl Refused {
 /// # Errors
 /// It does not compile, spends its budget, or has no answer that an agent can give.
 pub(crate) fn derive(database: &GoldDatabase, gold_sql: &str) -> Result<Derived, Refused> {
-    let compiled = database.compile(gold_sql).map_err(of_gold_sql);
-    compiled.map_err(Refused::wrong)?;
-    let unanswered = |reason| Refused {
-        reason,
-        is_wrong: false,
-    };
+    compile(database, gold_sql)?;
     let gold = database.run(gold_sql).map_err(of_gold_sql);
-    let gold = gold.map_err(unanswered)?;
-    let (answer_type, answer) = answer_from_rows(&gold.rows).map_err(unanswered)?;
+    of_result(gold.map_err(Refused::unanswered)?)
+}
+
+/// Runs gold SQL that agents must be able to run as well.
+///
+/// # Errors
+/// Fails like [`derive`], or the gold SQL is over the limits of agents' queries.
+pub(crate) fn derive_for_agents(
+    database: &GoldDatabase,
+    gold_sql: &str,
+) -> Result<Derived, Refused> {
+    compile(database, gold_sql)?;
+    let run = database.run_for_agents(gold_sql).map_err(of_gold_sql);
+    let (gold, refusal) = run.map_err(Refused::unanswered)?;
+    let derived = of_result(gold)?;
+    match refusal {
+        None => Ok(derived),
+        Some(refusal) => Err(Refused::unanswered(format!(
+            "the gold SQL is over the limits of agents' queries: {refusal}"
+        ))),
+    }
+}
+
+fn compile(database: &GoldDatabase, gold_sql: &str) -> Result<(), Refused> {
+    let compiled = database.compile(gold_sql).map_err(of_gold_sql);
+    compiled.map_err(Refused::wrong)
+}
+
+fn of_result(gold: GoldResult) -> Result<Derived, Refused> {
+    let (answer_type, answer) = answer_from_rows(&gold.rows).map_err(Refused::unanswered)?;
     Ok(Derived {
         answer_type,
         answer,

@@ -64,6 +64,14 @@ impl Dataset {
 
 /// Reads the folder in the layout that its files show, without a name.
 fn read_layout(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, DataError> {
+    if dir.is_file() {
+        return Err(DataError::format(
+            dir,
+            "is a file, not a data folder; draft questions about a database with `sqlenv data \
+             draft DIR --database FILE`, or import yours with `sqlenv data import DIR --database \
+             FILE --questions FILE`, and give DIR",
+        ));
+    }
     if !dir.is_dir() {
         return Err(DataError::format(
             dir,

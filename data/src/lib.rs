@@ -46,6 +46,7 @@ pub use integrity::faults;
 pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, cut_decimals, real_text};
 pub use sql::{
-    FIXED_CLOCK, harden, is_reserved_table, is_sql_function, open_immutable, register_fixed_clock,
+    FIXED_CLOCK, harden, is_reserved_table, is_sql_function, longest_row_sql, open_immutable,
+    register_fixed_clock, shadow_tables,
 };
 pub use stats::stats;

@@ -2,12 +2,16 @@
 //!
 //! Budgets count SQLite's instructions and bytes and never time, so that a query succeeds or fails
 //! alike on every machine. Gold SQL may read and call only what the agent's queries may, under the
-//! same clock (`clock.rs`): it runs in the environment's sandbox again.
+//! same clock (`clock.rs`): it runs in the environment's sandbox again. The limits there are
+//! tighter (`agents.rs`).
 
+mod agents;
 mod clock;
 mod functions;
 mod opening;
+mod shadow;
 
+use std::cell::OnceCell;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +24,13 @@ use rusqlite::{Connection, PrepFlags, Statement, ffi};
 use crate::sql_text::{SqlToken, first_keyword, normal_form, sql_tokens};
 use crate::{DataError, text};
 
+pub(crate) use agents::SHOWN_ROWS;
+pub use agents::longest_row_sql;
 pub use clock::{FIXED_CLOCK, register_fixed_clock};
 pub use functions::{is_reserved_table, is_sql_function};
 pub(crate) use opening::limit_steps;
 pub use opening::{harden, open_immutable};
+pub use shadow::shadow_tables;
 
 /// The number of SQLite instructions that a gold query may spend.
 pub(crate) const BUDGET_STEPS: u64 = 20_000_000;
@@ -40,10 +47,13 @@ pub(crate) const NOT_UTF8: &str = "returns text that is not UTF-8";
 /// A database on which gold SQL runs. Nothing can be written through it.
 pub(crate) struct GoldDatabase {
     connection: Connection,
-    /// Table names as declared. Queries may write them in another case.
-    declared: Vec<String>,
+    /// The names of tables and views as declared, and whether it is a table. Queries may write them
+    /// in another case.
+    declared: Vec<(String, bool)>,
     tables_read: Arc<Mutex<Vec<String>>>,
     steps: Arc<AtomicU64>,
+    /// The bytes that a value may have in the environment, once that was asked.
+    value_bytes: OnceCell<i32>,
 }
 
 /// The result of a gold query, and the tables it read in the order of their first use.
@@ -68,11 +78,15 @@ impl GoldDatabase {
     /// with: the machine's, if it is in memory.
     pub(crate) fn guard(mut connection: Connection) -> rusqlite::Result<Self> {
         let declared = declared_tables(&connection)?;
+        let shadows = shadow_tables(&connection)?;
         let tables_read = Arc::new(Mutex::new(Vec::<String>::new()));
         let seen = Arc::clone(&tables_read);
         let authorizer = move |context: AuthContext<'_>| match context.action {
-            // Agents may not read SQLite's own tables either.
-            AuthAction::Read { table_name, .. } if is_reserved_table(table_name) => {
+            // Agents may not read these either.
+            AuthAction::Read { table_name, .. }
+                if is_reserved_table(table_name)
+                    || shadows.iter().any(|it| it.eq_ignore_ascii_case(table_name)) =>
+            {
                 Authorization::Deny
             }
             AuthAction::Read { table_name, .. } => {
@@ -100,6 +114,7 @@ impl GoldDatabase {
             declared,
             tables_read,
             steps,
+            value_bytes: OnceCell::new(),
         })
     }
 
@@ -143,7 +158,7 @@ impl GoldDatabase {
 
     /// Returns the name of a table or view as declared.
     pub(crate) fn declared_name(&self, name: &str) -> Option<String> {
-        let mut declared = self.declared.iter();
+        let mut declared = self.declared.iter().map(|(name, _)| name);
         declared.find(|it| it.eq_ignore_ascii_case(name)).cloned()
     }
 
@@ -256,12 +271,12 @@ fn too_large() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_TOOBIG), None)
 }
 
-fn declared_tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    let sql = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE \
-               'sqlite\\_%' ESCAPE '\\'";
+fn declared_tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>> {
+    let sql = "SELECT name, type = 'table' FROM sqlite_master WHERE type IN ('table', 'view') AND \
+               name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
     connection
         .prepare(sql)?
-        .query_map([], |row| row.get(0))?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect()
 }
 
@@ -317,6 +332,18 @@ mod tests {
         tables.sort();
         assert_eq!(tables, ["A", "B"]);
         assert_eq!(database.run("SELECT x FROM a").unwrap().tables, ["A"]);
+        let indexed = Connection::open_in_memory().unwrap();
+        let schema = "CREATE VIRTUAL TABLE words USING fts5(w); CREATE TABLE words_list (w)";
+        indexed.execute_batch(schema).unwrap();
+        let indexed = GoldDatabase::guard(indexed).unwrap();
+        indexed.run("SELECT count(*) FROM words_list").unwrap();
+        for (sql, part) in [
+            ("SELECT c0 FROM Words_content", "prohibited"),
+            ("SELECT 1 FROM words_data", "own tables"),
+        ] {
+            let refusal = indexed.run(sql).err().unwrap();
+            assert!(refusal.contains(part), "{sql}: {refusal}");
+        }
         for sql in [
             "DELETE FROM A",
             "INSERT INTO A VALUES (2)",

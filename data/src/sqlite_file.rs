@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::DataError;
 use crate::integrity::{TOO_LONG, damage_of, needs_application, unread_log};
-use crate::sql::{GoldDatabase, NOT_UTF8, harden, open_immutable};
+use crate::sql::{GoldDatabase, NOT_UTF8, harden, open_immutable, shadow_tables};
 use crate::sql_text::quoted;
 
 /// The bytes in the header that say whether the file has a write-ahead log.
@@ -180,6 +180,8 @@ fn is_in_log_mode(path: &Path) -> Result<bool, DataError> {
 
 fn count(path: &Path) -> rusqlite::Result<CopiedDatabase> {
     let connection = open_immutable(path)?;
+    // Agents do not see them either.
+    let shadows = shadow_tables(&connection)?;
     let mut statement = connection.prepare(
         "SELECT name, type = 'view', rootpage = 0 FROM sqlite_master WHERE type IN ('table', \
          'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid",
@@ -196,6 +198,7 @@ fn count(path: &Path) -> rusqlite::Result<CopiedDatabase> {
         match relation? {
             (_, true, _) => copied.views += 1,
             (name, _, true) => copied.virtual_tables.push(name),
+            (name, ..) if shadows.contains(&name) => {}
             (name, _, _) => {
                 let sql = format!("SELECT count(*) FROM {}", quoted(&name));
                 let rows: i64 = connection.query_row(&sql, [], |row| row.get(0))?;

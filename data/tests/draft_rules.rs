@@ -78,6 +78,78 @@ fn an_answer_depends_on_the_condition() {
     );
 }
 
+/// Positions decide feet, and most clubs have many players.
+const LEAGUE: &str = "
+    CREATE TABLE clubs (club_id INTEGER PRIMARY KEY, name TEXT, town TEXT);
+    CREATE TABLE players (id INTEGER PRIMARY KEY, name TEXT, club_id INTEGER REFERENCES clubs,
+        position TEXT, foot TEXT, goals INTEGER);
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 8)
+    INSERT INTO clubs SELECT i, 'Club ' || char(65 + i), 'Town ' || char(65 + i % 3) FROM n;
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 48)
+    INSERT INTO players SELECT i, 'Player ' || char(65 + i % 26) || i, i * i % 7,
+        trim(substr('wing back goal half wing back wing ', i / 3 % 7 * 5 + 1, 5)),
+        iif(i / 3 % 7 IN (2, 3), 'right', 'left'), i * 37 % 41 FROM n;";
+
+/// Returns the queries without HAVING, with one half of a set operation, and without one of two
+/// conditions.
+fn without_a_part(sql: &str) -> Vec<String> {
+    if let Some((all_groups, _)) = sql.split_once(" HAVING ") {
+        return vec![all_groups.to_owned()];
+    }
+    for operation in [" INTERSECT ", " EXCEPT ", " UNION "] {
+        if let Some((one, other)) = sql.split_once(operation) {
+            let half = |half: &str| half.replacen("SELECT ", "SELECT DISTINCT ", 1);
+            return vec![half(one), half(other)];
+        }
+    }
+    let is_plain = !sql.contains(" BETWEEN ") && !sql.contains("(SELECT") && !sql.contains(" BY ");
+    let Some((start, conditions)) = sql.split_once(" WHERE ").filter(|_| is_plain) else {
+        return Vec::new();
+    };
+    match conditions.split_once(" AND ") {
+        Some((one, other)) => [one, other]
+            .map(|it| format!("{start} WHERE {it}"))
+            .to_vec(),
+        None => Vec::new(),
+    }
+}
+
+/// Returns the rows, sorted.
+fn rows(connection: &rusqlite::Connection, sql: &str) -> Vec<String> {
+    let mut statement = connection.prepare(sql).unwrap();
+    let width = statement.column_count();
+    let row = |row: &rusqlite::Row<'_>| {
+        let cells = (0..width).map(|index| row.get::<_, rusqlite::types::Value>(index));
+        let cells: rusqlite::Result<Vec<_>> = cells.collect();
+        cells.map(|cells| format!("{cells:?}"))
+    };
+    let rows = statement.query_map([], row).unwrap();
+    let mut rows: Vec<String> = rows.collect::<Result<_, _>>().unwrap();
+    rows.sort();
+    rows
+}
+
+/// An agent that overlooks a condition, HAVING or one half of a set operation is not right.
+#[test]
+fn an_answer_depends_on_each_part_of_the_question() {
+    let (database, questions) = drafted(LEAGUE, 200);
+    let connection = rusqlite::Connection::open_in_memory().unwrap();
+    connection.execute_batch(LEAGUE).unwrap();
+    let mut parts = 0;
+    for question in &questions {
+        let sql = &question.gold_sql;
+        let gold = rows(&connection, sql);
+        for other in without_a_part(sql) {
+            parts += 1;
+            assert_ne!(rows(&connection, &other), gold, "{sql}\n{other}");
+        }
+    }
+    assert!(parts > 20, "only {parts} parts");
+    let has = |part: &str| questions.iter().any(|it| it.gold_sql.contains(part));
+    assert!(has(" HAVING ") && has(" EXCEPT ") && has(" AND "));
+    assert!(database.questions() > 150, "{database:?}");
+}
+
 /// The oldest rows have no channel, and the last one is neither paid nor not.
 #[test]
 fn a_large_table_is_described_by_old_and_new_rows() {

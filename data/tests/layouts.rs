@@ -241,6 +241,40 @@ fn a_check_reports_wrong_answers_and_queries_in_two_splits() {
     );
 }
 
+/// Published numbers are about all questions of these layouts.
+#[test]
+fn questions_that_are_hard_for_agents_are_kept_and_counted() {
+    let number = "SELECT n FROM (SELECT a.id + 3 * b.id + 9 * c.id AS n FROM Dogs AS a, Dogs AS b, \
+                  Dogs AS c)";
+    let compound = ["SELECT name FROM Dogs"; 17].join(" UNION ALL ");
+    let dir = spider(&json!([
+        record("How many dogs?", "SELECT count(*) FROM dogs"),
+        record("Which numbers?", number),
+        record("Which names?", &compound),
+    ]));
+    let report = check(dir.path(), Some(&["all".to_owned()])).unwrap();
+    assert!(report.problems.is_empty(), "{report}");
+    let dataset = &report.dataset;
+    assert_eq!((dataset.questions.len(), dataset.left_out.len()), (3, 0));
+    let [refused, long] = &report.notes[..] else {
+        panic!("{report}")
+    };
+    for (note, part) in [
+        (
+            refused,
+            "dogs: the gold SQL of 1 questions is over the limits",
+        ),
+        (refused, "(too many terms in compound SELECT)"),
+        (
+            long,
+            "dogs: 1 questions have an answer of more than 20 rows",
+        ),
+    ] {
+        assert!(note.starts_with(part) || note.ends_with(part), "{note}");
+        assert!(report.to_string().contains(&format!("note: {note}\n")));
+    }
+}
+
 #[test]
 fn malformed_input_is_named_with_its_place() {
     let good = record("How many dogs?", "SELECT count(*) FROM Dogs");
@@ -288,6 +322,20 @@ fn malformed_input_is_named_with_its_place() {
 fn a_folder_without_a_layout_says_what_was_sought() {
     let dir = tempfile::tempdir().unwrap();
     assert!(error_of(&dir.path().join("nowhere")).contains("no such folder"));
+    let file = dir.path().join("shop.sqlite");
+    write_database(&file);
+    let error = error_of(&file);
+    assert!(
+        [
+            "shop.sqlite: is a file",
+            "data draft DIR",
+            "data import DIR"
+        ]
+        .iter()
+        .all(|part| error.contains(part)),
+        "{error}"
+    );
+    std::fs::remove_file(file).unwrap();
     let error = error_of(dir.path());
     assert!(
         [

@@ -67,15 +67,18 @@ fn read_schema(
     connection: &mut Connection,
     limits: &ResultLimits,
 ) -> rusqlite::Result<(Schema, u32)> {
-    let names: Vec<(String, bool)> = connection
+    // Agents cannot query virtual tables, whose module may be missing here, so they do not see
+    // where these keep their content.
+    let shadows = data::shadow_tables(connection)?;
+    let mut names: Vec<(String, bool)> = connection
         .prepare(
-            // Agents cannot query virtual tables, whose module may be missing here.
             "SELECT name, type = 'table' FROM sqlite_master WHERE type IN ('table', 'view') AND \
              NOT (type = 'table' AND rootpage = 0) AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
              ORDER BY rowid",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
+    names.retain(|(name, is_table)| !is_table || !shadows.contains(name));
     let (mut tables, mut views) = (Vec::with_capacity(names.len()), Vec::new());
     let mut longest_row_bytes = 0;
     for (place, (name, is_table)) in names.iter().enumerate() {
@@ -131,18 +134,8 @@ fn longest_row(
     table: &str,
     columns: &[(String, String)],
 ) -> rusqlite::Result<u32> {
-    // Nine bytes hold a number or the length of a text.
-    let size = |(name, _): &(String, String)| {
-        let name = quoted(name);
-        format!("9 + iif(typeof({name}) IN ('text', 'blob'), octet_length({name}), 0)")
-    };
-    // SQLite bounds the depth of an expression, so the terms are summed in groups.
-    let groups = columns.chunks(100).map(|group| {
-        let sizes: Vec<String> = group.iter().map(size).collect();
-        format!("({})", sizes.join(" + "))
-    });
-    let sum = groups.collect::<Vec<_>>().join(" + ");
-    let sql = format!("SELECT ifnull(max({sum}), 0) FROM {}", quoted(table));
+    let names = columns.iter().map(|(name, _)| name.as_str());
+    let sql = data::longest_row_sql(table, names);
     connection.query_row(&sql, [], |row| row.get(0))
 }
 
@@ -191,6 +184,25 @@ mod tests {
         let database = Database::open(&file, &limits, &sql).unwrap();
         let names = database.schema.tables.iter().map(|table| &table.name);
         assert_eq!(names.collect::<Vec<_>>(), ["t", "whole", "u"]);
+    }
+
+    #[test]
+    fn what_virtual_tables_keep_in_tables_is_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.sqlite");
+        let connection = Connection::open(&path).unwrap();
+        let schema = "CREATE TABLE notes (title TEXT); CREATE TABLE found_data (a);
+            CREATE TABLE areas_content (a); CREATE VIRTUAL TABLE areas USING rtree(id, low, high);
+            CREATE VIRTUAL TABLE search USING fts5(title); INSERT INTO search VALUES ('one two');
+            CREATE VIEW found AS SELECT c0 AS title FROM search_content;";
+        connection.execute_batch(schema).unwrap();
+        drop(connection);
+        let file = DatabaseFile::open("notes", &path).unwrap();
+        let (limits, sql) = (ResultLimits::default(), SqlLimits::default());
+        let database = Database::open(&file, &limits, &sql).unwrap();
+        let names = database.schema.tables.iter().map(|table| &table.name);
+        let names: Vec<&String> = names.collect();
+        assert_eq!(names, ["notes", "found_data", "areas_content"]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod labels;
 mod links;
 mod moments;
 mod name_lists;
+mod overlooked;
 mod questions;
 mod report;
 mod same_answer;
@@ -53,7 +54,7 @@ use word_file::WordFile;
 
 /// The version of drafting. Raise it with every change that alters what is drafted, also of the
 /// templates, the wordings and the lists of words.
-const VERSION: &str = "4";
+const VERSION: &str = "5";
 /// The number of resampled copies of a database.
 const TWINS: usize = 3;
 

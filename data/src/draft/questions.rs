@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::overlooked::overlooking;
 use super::same_answer::is_same_answer;
 use super::schema::DescribedDatabase;
 use super::splits;
@@ -237,32 +238,27 @@ impl Drafter<'_> {
     ) -> Result<AcceptedQuery, &'static str> {
         let accepted = judge(sql, template.limit, self.database, self.twins)?;
         let accepted = fitting(template, accepted)?;
-        match self.needs_conditions(template, binding, schema, &accepted) {
+        match self.needs_all(template, binding, schema, &accepted) {
             true => Ok(accepted),
             false => Err("does not need its condition"),
         }
     }
 
-    /// Whether the answer differs from the one without the conditions that the question states. An
-    /// agent that overlooks them must not be right.
-    fn needs_conditions(
+    /// Whether the answer needs each part that the question states. An agent that overlooks one
+    /// must not be right.
+    fn needs_all(
         &self,
         template: &QueryTemplate,
         binding: &Binding,
         schema: &GrammarSchema,
         accepted: &AcceptedQuery,
     ) -> bool {
-        // The question does not state that a value is known.
-        let is_unstated = |condition: &&String| condition.contains(".known}");
-        let has_stated = !template.conditions.iter().all(|it| is_unstated(&it));
-        // The second query of a set operation has conditions of its own.
-        if !has_stated || template.then.is_some() {
-            return true;
-        }
-        let unstated = template.conditions.iter().filter(is_unstated);
-        let sql = render::sql_where(template, unstated, binding, schema);
-        let other = self.database.run(&sql.text);
-        !other.is_ok_and(|other| is_same_answer(&accepted.rows, &other.rows))
+        let mut queries = overlooking(template).into_iter();
+        queries.all(|query| {
+            let sql = render::sql(&query, binding, schema);
+            let other = self.database.run(&sql.text);
+            !other.is_ok_and(|other| is_same_answer(&accepted.rows, &other.rows))
+        })
     }
 
     fn rng(&self, name: &[&str]) -> RngStream {

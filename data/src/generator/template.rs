@@ -27,7 +27,7 @@ const FILES: &[&str] = grammar_files!(
 );
 
 /// One form of query with its wordings in English.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct QueryTemplate {
     pub(crate) name: String,
@@ -79,7 +79,7 @@ fn default_weight() -> usize {
 }
 
 /// A slot: its letter, what may fill it, and the slot that it depends on.
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Slot {
     pub(crate) letter: char,

@@ -7,6 +7,8 @@ use super::csv_text::CsvCell;
 
 /// The largest whole number below which a real number holds every whole number.
 const EXACT_IN_REAL: u64 = 1 << 53;
+/// The characters of a cell that a note shows.
+const SHOWN_CHARACTERS: usize = 40;
 
 /// The type of a column in the SQLite file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +84,19 @@ pub(crate) struct ColumnGuess {
     are_numbers_or_unknown: bool,
     are_dates: bool,
     are_datetimes: bool,
+    /// Cells that are not empty, and those of them that are numbers.
+    cells: u64,
+    numbers: u64,
+    /// The first cell that is no number, and the first number that REAL does not hold.
+    no_number: Option<SeenCell>,
+    large_number: Option<SeenCell>,
+}
+
+/// A cell as a note shows it.
+#[derive(Debug, Clone)]
+struct SeenCell {
+    text: String,
+    line: u64,
 }
 
 impl Default for ColumnGuess {
@@ -93,23 +108,54 @@ impl Default for ColumnGuess {
             are_numbers_or_unknown: true,
             are_dates: true,
             are_datetimes: true,
+            cells: 0,
+            numbers: 0,
+            no_number: None,
+            large_number: None,
         }
     }
 }
 
 impl ColumnGuess {
-    /// Takes another cell into account.
-    pub(crate) fn see(&mut self, cell: &CsvCell) {
+    /// Takes another cell into account, of a record that begins on this line.
+    pub(crate) fn see(&mut self, cell: &CsvCell, line: u64) {
         let text = cell.text.as_str();
         if text.is_empty() {
             return;
         }
+        let (is_integer, is_number) = (is_integer(text), is_number(text));
         self.has_text = true;
-        self.are_integers &= is_integer(text);
-        self.are_numbers &= is_number(text);
-        self.are_numbers_or_unknown &= is_number(text) || is_unknown_number(text);
+        self.are_integers &= is_integer;
+        self.are_numbers &= is_number;
+        self.are_numbers_or_unknown &= is_number || is_unknown_number(text);
         self.are_dates &= is_date(text);
         self.are_datetimes &= is_datetime(text);
+        self.cells += 1;
+        self.numbers += u64::from(is_integer || is_number);
+        let seen = || SeenCell {
+            text: text.chars().take(SHOWN_CHARACTERS).collect(),
+            line,
+        };
+        if !is_integer && !is_number {
+            self.no_number.get_or_insert_with(seen);
+        } else if !is_number {
+            self.large_number.get_or_insert_with(seen);
+        }
+    }
+
+    /// Returns why a column of this name is text although at least half of its cells are numbers,
+    /// and what to do. Its values compare and sort as text does.
+    pub(crate) fn note(&self, name: &str) -> Option<String> {
+        let is_mostly_numbers = self.numbers > 0 && 2 * self.numbers >= self.cells;
+        if self.column_type() != ColumnType::Text || !is_mostly_numbers {
+            return None;
+        }
+        let cause = self.no_number.as_ref().or(self.large_number.as_ref())?;
+        let (SeenCell { text, line }, numbers, cells) = (cause, self.numbers, self.cells);
+        Some(format!(
+            "{name} is text because of {text:?} on line {line}; {numbers} of {cells} cells are \
+             numbers; correct the others, or leave them empty, to have numbers"
+        ))
     }
 
     /// Returns the first type that has every cell. Only REAL changes the text of cells: `1.10`
@@ -237,7 +283,7 @@ mod tests {
 
     fn guess(texts: &[&str]) -> ColumnType {
         let mut guess = ColumnGuess::default();
-        texts.iter().for_each(|text| guess.see(&cell(text)));
+        texts.iter().for_each(|text| guess.see(&cell(text), 1));
         guess.column_type()
     }
 
@@ -276,6 +322,40 @@ mod tests {
     }
 
     #[test]
+    fn a_column_of_text_that_is_mostly_numbers_is_noted() {
+        let note = |texts: &[&str]| {
+            let mut guess = ColumnGuess::default();
+            let cells = texts.iter().zip(2..);
+            cells.for_each(|(text, line)| guess.see(&cell(text), line));
+            guess.note("sales.qty")
+        };
+        for (texts, cause) in [
+            (&["1", "NA", "", "2"][..], "\"NA\" on line 3; 2 of 3 cells"),
+            (&["1", "1,000.50"], "\"1,000.50\" on line 3; 1 of 2 cells"),
+            (
+                &["0.5", "9007199254740993"],
+                "\"9007199254740993\" on line 3; 2 of 2",
+            ),
+            (&["1", "-\n"], "\"-\\n\" on line 3; 1 of 2"),
+        ] {
+            let note = note(texts).unwrap();
+            let start = format!("sales.qty is text because of {cause}");
+            assert!(note.starts_with(&start), "{note}");
+        }
+        for texts in [
+            &["1", "2", ""][..],
+            &["1", "2.5"],
+            &["1", "a", "b"],
+            &["2024-01-02"],
+            &["007"],
+            &[""],
+            &[],
+        ] {
+            assert_eq!(note(texts), None, "{texts:?}");
+        }
+    }
+
+    #[test]
     fn a_column_of_numbers_stays_one_with_unknown_numbers() {
         use ColumnType::{Integer, Real, Text};
         let cases: [(&[&str], ColumnType); 4] = [
@@ -286,7 +366,7 @@ mod tests {
         ];
         for (texts, expected) in cases {
             let mut guess = ColumnGuess::default();
-            texts.iter().for_each(|text| guess.see(&cell(text)));
+            texts.iter().for_each(|text| guess.see(&cell(text), 1));
             assert_eq!(guess.number_type(Real), expected, "{texts:?}");
         }
     }

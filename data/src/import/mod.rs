@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
+use crate::check::long_answers;
 use crate::folder;
 use crate::own_writer::{self, OwnContent};
 use crate::sql::GoldDatabase;
@@ -34,10 +35,10 @@ use questions::{MadeQuestions, OpenDatabases};
 pub(crate) use source::check_names;
 pub use source::{DatabaseSource, SourceKind};
 pub use splits::HeldOut;
-use table::TableSpec;
+use table::{FilledTable, TableSpec};
 
 /// The version of the rules by which files become questions. Raise it with every change of them.
-const VERSION: &str = "import-3";
+const VERSION: &str = "import-4";
 /// SPDX's word for a licence that nobody states.
 const NO_LICENCE: &str = "NOASSERTION";
 /// The folder for files that are needed only while importing.
@@ -173,6 +174,10 @@ fn write(
             made.left_out.len()
         )));
     }
+    let mut long = long_answers(&made.questions);
+    for database in &mut databases {
+        database.notes.extend(long.remove(database.name.as_str()));
+    }
     let manifest = finish(dir, request, &databases, &made)?;
     Ok(ImportReport {
         manifest,
@@ -270,8 +275,9 @@ fn write_database(
         SourceKind::DuckDb => duckdb::export(place, scratch)?,
         SourceKind::Postgres => postgres::export(&source.address, place, scratch)?,
     };
-    let lost_numbers = fill(source, &made, &tables)?;
-    let mut notes = Vec::new();
+    let filled = fill(source, &made, &tables)?;
+    let lost_numbers = filled.lost_numbers;
+    let mut notes = filled.notes;
     if !others.is_empty() {
         notes.push(format!("not imported: {}", others.join(", ")));
     }
@@ -283,23 +289,29 @@ fn write_database(
     Ok((sqlite_file::copy(&made, path)?, notes))
 }
 
-/// Fills a new database from CSV files. Returns the number of numbers that SQLite cannot hold.
-fn fill(source: &DatabaseSource, made: &Path, tables: &[TableSpec]) -> Result<u64, DataError> {
+/// Fills a new database from CSV files. Returns what is not in all tables as the files have it.
+fn fill(
+    source: &DatabaseSource,
+    made: &Path,
+    tables: &[TableSpec],
+) -> Result<FilledTable, DataError> {
     let mut connection = Connection::open(made).map_err(DataError::sqlite(made))?;
     // Tables are filled in any order, and the rows are as the source has them.
     connection
         .execute_batch("PRAGMA foreign_keys = OFF; PRAGMA synchronous = OFF;")
         .map_err(DataError::sqlite(made))?;
-    let mut lost_numbers = 0;
+    let mut all = FilledTable::default();
     for spec in tables {
         let filled = table::fill(&mut connection, spec).map_err(|error| match source.kind {
             SourceKind::CsvFolder => error,
             // The file is only needed while importing.
             _ => naming(&source.place)(error),
         });
-        lost_numbers += filled?;
+        let filled = filled?;
+        all.lost_numbers += filled.lost_numbers;
+        all.notes.extend(filled.notes);
     }
-    Ok(lost_numbers)
+    Ok(all)
 }
 
 /// Lets an error about a file that is only needed while importing name the source of the file.

@@ -116,13 +116,20 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the first field of these names that has a value. Case, blanks and hyphens in names
-    /// do not count.
+    /// do not count. Those without a value are used as well: they say that there is none.
     fn find(&mut self, names: &[&str]) -> Option<&'a Value> {
+        let is_blank = |value: &Value| {
+            value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty())
+        };
+        let fields = self.fields;
+        for (key, value) in fields {
+            if is_blank(value) && names.contains(&plain(key).as_str()) {
+                self.used.insert(key.clone());
+            }
+        }
         let (key, value) = names.iter().find_map(|name| {
-            self.fields.iter().find(|(key, value)| {
-                let is_blank = value.as_str().is_some_and(|text| text.trim().is_empty());
-                plain(key) == *name && !value.is_null() && !is_blank
-            })
+            let mut fields = fields.iter();
+            fields.find(|(key, value)| plain(key) == *name && !is_blank(value))
         })?;
         self.used.insert(key.clone());
         Some(value)
@@ -247,6 +254,11 @@ mod tests {
             (Some("3"), Some("simple"))
         );
         assert!(unused.is_empty());
+        let blank = json!({"db_id": "d", "SQL": "SELECT 1", "query": null, "question": "How many?",
+            "evidence": " ", "difficulty": "", "notes": ""});
+        let (read, unused) = of(blank, false);
+        assert_eq!(read.unwrap().question_text, "How many?");
+        assert_eq!(unused, ["notes"], "BIRD has records without evidence");
         let csv = json!({"Question": "?", "Gold SQL": "SELECT 1", "Tables-Involved": "a, b",
             "answer": "[1, 2]", "split": "eval-unseen", "Answer_Type": "LIST"});
         let (read, _) = of(csv, true);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::question_fields::{self, QuestionFields};
 use super::question_file::FileRecord;
 use super::splits::{self, HeldOut, SplitQuery};
-use crate::gold::{Derived, Refused, derive, level};
+use crate::gold::{Derived, Refused, derive_for_agents, level};
 use crate::question::text_of_answer;
 use crate::sql::GoldDatabase;
 use crate::sql_text::{case_folded_form, query_key};
@@ -152,7 +152,7 @@ fn answer(
             there_are()
         ))
     })?;
-    let mut derived = derive(database, &fields.gold_sql)?;
+    let mut derived = derive_for_agents(database, &fields.gold_sql)?;
     if let Some(answer_type) = fields.answer_type {
         derived.answer_type =
             compatible(answer_type, derived.answer_type).map_err(Refused::wrong)?;

@@ -53,18 +53,29 @@ pub(crate) struct ForeignKeySpec {
     pub(crate) parent_columns: Vec<String>,
 }
 
-/// Creates the table and inserts all rows of its file. Returns the number of cells that are NULL
-/// because SQLite has no such number: NaN, infinity.
+/// What is not in a table as its file has it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct FilledTable {
+    /// The number of cells that are NULL because SQLite has no such number: NaN, infinity.
+    pub(crate) lost_numbers: u64,
+    /// The columns of text that are mostly numbers, a sentence each.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Creates the table and inserts all rows of its file.
 ///
 /// # Errors
 /// The error names file, line and column.
-pub(crate) fn fill(connection: &mut Connection, spec: &TableSpec) -> Result<u64, DataError> {
+pub(crate) fn fill(
+    connection: &mut Connection,
+    spec: &TableSpec,
+) -> Result<FilledTable, DataError> {
     let mut rows = CsvRows::open(spec)?;
     let names = rows.header.clone();
     let mut guesses = vec![ColumnGuess::default(); names.len()];
     while let Some(record) = rows.next()? {
         let cells = guesses.iter_mut().zip(&record.cells);
-        cells.for_each(|(guess, cell)| guess.see(cell));
+        cells.for_each(|(guess, cell)| guess.see(cell, record.line));
     }
     let types = column_types(spec, &names, &guesses)?;
     let failed = |error: rusqlite::Error| {
@@ -91,7 +102,22 @@ pub(crate) fn fill(connection: &mut Connection, spec: &TableSpec) -> Result<u64,
     }
     drop(insert);
     transaction.commit().map_err(failed)?;
-    Ok(lost_numbers)
+    Ok(FilledTable {
+        lost_numbers,
+        notes: notes(spec, &names, &guesses),
+    })
+}
+
+/// Returns a note for each column whose type was inferred and that is text although most of its
+/// cells are numbers.
+fn notes(spec: &TableSpec, names: &[String], guesses: &[ColumnGuess]) -> Vec<String> {
+    if spec.columns.is_some() {
+        return Vec::new();
+    }
+    let columns = names.iter().zip(guesses);
+    let note =
+        |(name, guess): (&String, &ColumnGuess)| guess.note(&format!("{}.{name}", spec.name));
+    columns.filter_map(note).collect()
 }
 
 fn values(

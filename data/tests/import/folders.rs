@@ -36,6 +36,32 @@ fn a_folder_of_csv_files_is_a_database() {
     assert_eq!(types, "TEXT,REAL,DATE,DATETIME,TEXT");
 }
 
+/// The largest text is not the largest number.
+#[test]
+fn columns_of_text_that_are_mostly_numbers_are_noted() {
+    let desk = Desk::new();
+    desk.write(
+        "shop/sales.csv",
+        "qty,code,price\n5,007,1\nNA,008,2\n10,9,3\n",
+    );
+    let folder = desk.path("shop");
+    let report = desk.import(&[&folder], &[]).unwrap();
+    let [note] = &report.databases[0].notes[..] else {
+        panic!("{:?}", report.databases[0].notes)
+    };
+    assert_parts(
+        note,
+        &[
+            "sales.qty is text because of \"NA\" on line 3; 2 of 3 cells are numbers",
+            "leave them empty",
+        ],
+    );
+    assert_eq!(
+        desk.answer(&folder, "SELECT max(qty) FROM sales").0,
+        "\"NA\""
+    );
+}
+
 #[test]
 fn csv_files_with_errors_are_named_with_their_line() {
     for (name, content, parts) in [

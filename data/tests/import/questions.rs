@@ -59,13 +59,21 @@ fn wrong_records() -> Vec<(Value, &'static str)> {
 fn unusable_records() -> Vec<(Value, &'static str)> {
     let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) \
                    FROM n";
+    let compound = vec!["SELECT 1"; 17].join(" UNION ALL ");
+    let wide = format!("SELECT {} FROM items", vec!["name"; 257].join(", "));
     [
         ("SELECT price FROM items WHERE kind = 3", "nothing but NULL"),
         ("SELECT name FROM items WHERE kind = 9", "returns no row"),
         (endless, "SQLite instructions"),
+        (&compound, "limits of agents' queries: too many terms in"),
+        (&wide, "limits of agents' queries: too many columns in"),
+        (
+            "SELECT printf('%20000d', kind) FROM items",
+            "limits of agents' queries: string or blob too big",
+        ),
     ]
     .into_iter()
-    .map(|(sql, part)| (json!({"question": "?", "sql": sql}), part))
+    .map(|(sql, part): (&str, &str)| (json!({"question": "?", "sql": sql}), part))
     .chain([(counted(), "repeats question and SQL")])
     .collect()
 }
@@ -89,6 +97,32 @@ fn what_cannot_be_a_question_is_left_out_with_its_place() {
     }
     let dataset = Dataset::open(&desk.out(), None).unwrap();
     assert_eq!(dataset.questions.len(), 1);
+}
+
+#[test]
+fn answers_that_no_single_query_shows_are_noted() {
+    let desk = Desk::new();
+    let rows = "CREATE TABLE t (x INTEGER);
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 42)
+        INSERT INTO t SELECT i / 2 FROM n";
+    let database = desk.database("long.db", rows);
+    let asked = |question: &str, sql: &str| json!({"question": question, "sql": sql});
+    let records = json!([
+        asked("Which?", "SELECT x FROM t"),
+        asked("Which ones?", "SELECT x, x FROM t"),
+        asked("Which are small?", "SELECT x FROM t WHERE x < 20"),
+    ]);
+    let file = desk.write("q.json", records.to_string());
+    let report = desk.import(&[&database], &[&file]).unwrap();
+    assert_eq!(report.left_out, []);
+    let [note] = &report.databases[0].notes[..] else {
+        panic!("{:?}", report.databases[0].notes)
+    };
+    let part = "2 questions have an answer of more than 20 rows";
+    assert_parts(note, &[part]);
+    let checked = data::check(&desk.out(), None).unwrap();
+    assert_eq!(checked.notes.len(), 1);
+    assert_parts(&checked.notes[0], &["long: ", part]);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use serde_json::json;
+
 use crate::{Desk, assert_parts};
 
 const ODD: &str = r#"
@@ -225,6 +227,28 @@ fn one_unreadable_view_does_not_refuse_a_file() {
             it.notes
         );
     }
+}
+
+/// They are neither counted nor asked about: agents do not see them.
+#[test]
+fn tables_of_virtual_tables_do_not_count() {
+    let desk = Desk::new();
+    let schema = "CREATE TABLE notes (title TEXT); INSERT INTO notes VALUES ('a'), ('b');
+        CREATE VIRTUAL TABLE search USING fts5(title); INSERT INTO search SELECT title FROM notes;
+        CREATE VIEW found AS SELECT c0 FROM search_content";
+    let database = desk.database("notes.db", schema);
+    let report = desk.import(&[&database], &[]).unwrap();
+    let it = &report.databases[0];
+    assert_eq!((it.tables, it.views, it.rows), (1, 0, 2));
+    assert_eq!(report.manifest.databases[0].rows, 2);
+    assert_parts(
+        &it.notes.join("\n"),
+        &["view found is left out", "virtual tables search"],
+    );
+    let record = json!([{"question": "?", "sql": "SELECT c0 FROM search_content"}]);
+    let questions = desk.write("q.json", record.to_string());
+    let error = desk.import(&[&database], &[&questions]).unwrap_err();
+    assert_parts(&error, &["none of 1 records", "search_content"]);
 }
 
 #[test]

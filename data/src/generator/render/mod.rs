@@ -13,7 +13,7 @@ mod sql;
 pub(crate) use drafted::UNITS;
 pub(crate) use english::{capitalized, wordings};
 pub(crate) use nouns::{irregular_singular, is_plural_only, plural, plural_of_any, with_article};
-pub(crate) use sql::{RenderedSql, plain, sql, sql_where};
+pub(crate) use sql::{RenderedSql, plain, sql};
 
 /// Replaces the slots of a text by what `slot` returns for a letter and an attribute.
 fn fill(text: &str, mut slot: impl FnMut(char, &str) -> Option<String>) -> Option<String> {

@@ -23,16 +23,6 @@ pub(crate) fn sql(
     binding: &Binding,
     schema: &GrammarSchema,
 ) -> RenderedSql {
-    sql_where(template, template.conditions.iter(), binding, schema)
-}
-
-/// Renders the SQL of a filled template with these conditions in place of its own.
-pub(crate) fn sql_where<'a>(
-    template: &QueryTemplate,
-    conditions: impl Iterator<Item = &'a String>,
-    binding: &Binding,
-    schema: &GrammarSchema,
-) -> RenderedSql {
     let query = QueryNames { binding, schema };
     let render = |text: &String| {
         fill(text, |letter, attribute| {
@@ -44,7 +34,7 @@ pub(crate) fn sql_where<'a>(
         let text = text.as_ref().map(render);
         text.map_or_else(String::new, |text| format!(" {keyword} {text}"))
     };
-    let conditions = conditions.map(render);
+    let conditions = template.conditions.iter().map(render);
     let conditions: Vec<String> = conditions.filter(|text| !text.is_empty()).collect();
     let conditions = Some(conditions.join(" AND ")).filter(|text| !text.is_empty());
     let body = [
