@@ -38,9 +38,9 @@ pub trait Policy: Send + Sync {
 
     /// Waits until one more episode may run. The caller holds the permit until the episode ends.
     /// Returns none if the policy does not limit concurrent episodes.
-    async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
-        None
-    }
+    ///
+    /// There is no default: a policy around another one must pass this on.
+    async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit>;
 }
 
 /// A model on an engine.

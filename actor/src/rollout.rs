@@ -62,6 +62,7 @@ pub struct Rollout {
 
 impl Rollout {
     /// Starts with the first observation of an episode. `coordinates` name its group and member.
+    /// The episode ends at once if its prompt leaves no room for turns.
     ///
     /// # Errors
     /// The chat template cannot render the opening messages or the elision note.
@@ -85,7 +86,17 @@ impl Rollout {
                 ..Trajectory::default()
             },
         };
-        let request = rollout.request_completion();
+        let is_too_long = match observation.budget_remaining {
+            // No completion follows the only turn.
+            1 => rollout.context.room_tokens() == 0,
+            _ => !rollout
+                .context
+                .may_retain_turns(limits.max_completion_tokens),
+        };
+        let request = match is_too_long {
+            true => rollout.end_at_prompt(),
+            false => rollout.request_completion(),
+        };
         Ok((rollout, request))
     }
 
@@ -152,18 +163,20 @@ impl Rollout {
         }
     }
 
-    /// Returns the next completion request, or the end if the prompt alone fills the context.
-    fn request_completion(&mut self) -> RolloutRequest {
-        let room = self.context.room_tokens();
-        if room == 0 {
-            self.trajectory.failure = format!(
-                "the prompt has {} tokens, but learner.rollout.max_context_tokens is {}: start a \
-                 run with a larger one, with fewer shots, or without databases of many tables",
-                self.context.tokens().len(),
-                self.limits.max_context_tokens
-            );
-            return RolloutRequest::Done(self.take_trajectory());
-        }
+    /// Ends an episode whose prompt is too long, before its first turn.
+    fn end_at_prompt(&mut self) -> RolloutRequest {
+        self.trajectory.failure = format!(
+            "the prompt has {} tokens, but learner.rollout.max_context_tokens is {}, which leaves \
+             no room for turns: start a run with a larger one, with fewer shots, or without \
+             databases of many tables",
+            self.context.tokens().len(),
+            self.limits.max_context_tokens
+        );
+        RolloutRequest::Done(self.take_trajectory())
+    }
+
+    /// Returns the next completion request. There is room for it, since the prompt leaves some.
+    fn request_completion(&self) -> RolloutRequest {
         RolloutRequest::Complete(CompletionRequest {
             context: self.context.tokens().to_vec(),
             coordinates: Coordinates {
@@ -171,7 +184,10 @@ impl Rollout {
                 position: 0,
                 ..self.coordinates
             },
-            max_tokens: self.limits.max_completion_tokens.min(room),
+            max_tokens: self
+                .limits
+                .max_completion_tokens
+                .min(self.context.room_tokens()),
         })
     }
 

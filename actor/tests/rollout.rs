@@ -46,11 +46,12 @@ fn completion(tokens: Vec<u32>, finish_reason: FinishReason) -> Completion {
     }
 }
 
-fn begin(
+fn reset(
     chat: &Arc<Chat>,
     max_completion_tokens: usize,
     max_context_tokens: usize,
-) -> (Rollout, CompletionRequest) {
+    observation: &Observation,
+) -> (Rollout, RolloutRequest) {
     let limits = RolloutLimits {
         max_completion_tokens,
         max_context_tokens,
@@ -62,8 +63,16 @@ fn begin(
         member: 3,
         ..Coordinates::default()
     };
-    let (rollout, request) =
-        Rollout::on_reset(chat.clone(), limits, coordinates, &first_observation()).unwrap();
+    Rollout::on_reset(chat.clone(), limits, coordinates, observation).unwrap()
+}
+
+fn begin(
+    chat: &Arc<Chat>,
+    max_completion_tokens: usize,
+    max_context_tokens: usize,
+) -> (Rollout, CompletionRequest) {
+    let limits = (max_completion_tokens, max_context_tokens);
+    let (rollout, request) = reset(chat, limits.0, limits.1, &first_observation());
     (rollout, completion_request(request))
 }
 
@@ -179,6 +188,45 @@ fn a_truncated_completion_gets_an_unsampled_stop_token() {
         .map(|mask| u32::from(*mask))
         .sum::<u32>();
     assert_eq!(masked, turn.completion_tokens);
+}
+
+/// A completion may be nearly as long as the context. The policy sees its last turn all the same.
+#[test]
+fn the_policy_sees_its_last_turn_where_no_longest_completion_fits_behind_it() {
+    let chat = chat();
+    let (_, first) = begin(&chat, 96, 512);
+    let limit = first.context.len() + 96 + 8;
+    let (mut rollout, request) = begin(&chat, 96, limit);
+    let query = chat.completion_ids(QUERY).unwrap();
+    rollout
+        .on_completion(&completion(query.clone(), FinishReason::StopToken))
+        .unwrap();
+    let next = completion_request(rollout.on_step(&reply("1. 9", "", false)).unwrap());
+    let seen = [&request.context[..], &query].concat();
+    assert!(next.context.starts_with(&seen), "the query was left out");
+    assert_eq!(next.max_tokens, limit - next.context.len());
+    assert!((48..96).contains(&next.max_tokens), "{}", next.max_tokens);
+}
+
+/// Every turn would be left out, and the policy would repeat its first call to the end.
+#[test]
+fn an_episode_whose_prompt_leaves_no_room_for_turns_ends_before_the_first() {
+    let chat = chat();
+    let (_, first) = begin(&chat, 96, 512);
+    let limit = first.context.len() + 48;
+    let several = first_observation();
+    let (_, request) = reset(&chat, 96, limit, &several);
+    let failed = done(request);
+    assert!(!failed.scored && failed.turns.is_empty());
+    let named = format!("learner.rollout.max_context_tokens is {limit}, which leaves no room");
+    assert!(failed.failure.contains(&named), "{}", failed.failure);
+    completion_request(reset(&chat, 96, limit + 1, &several).1);
+    let only = Observation {
+        budget_remaining: 1,
+        ..several
+    };
+    let request = completion_request(reset(&chat, 96, limit, &only).1);
+    assert_eq!(request.max_tokens, 48);
 }
 
 proptest! {

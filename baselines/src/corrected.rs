@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use data::Question;
 use policy::Chat;
 use proto::v1::{Action, Observation, Segment, Trajectory};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     observation::is_described, scripted_policy::completion_of, solutions::Solutions,
@@ -48,6 +49,10 @@ impl<P: Policy> Policy for CorrectedPolicy<P> {
             return self.model.complete(view).await;
         };
         completion_of(&self.chat, &action)
+    }
+
+    async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.model.acquire_permit().await
     }
 }
 
@@ -89,6 +94,33 @@ mod tests {
     use super::*;
     use crate::oracle::tests::{GOLD_SQL, observation, solutions};
     use proto::v1::Turn;
+    use tokio::sync::Semaphore;
+
+    /// A model with room for so many episodes.
+    struct Limited(Arc<Semaphore>);
+
+    #[async_trait]
+    impl Policy for Limited {
+        async fn complete(&self, _: TurnView<'_>) -> Result<Completion, ActorError> {
+            unreachable!("no turn is played")
+        }
+
+        async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
+            Arc::clone(&self.0).acquire_owned().await.ok()
+        }
+    }
+
+    /// Without a permit of the model's engine, conversations would evict each other from its cache.
+    #[tokio::test]
+    async fn a_corrected_episode_holds_a_permit_of_the_model() {
+        let permits = Arc::new(Semaphore::new(2));
+        let chat = Chat::from_files(&policy::embedded::files()).unwrap();
+        let model = Limited(Arc::clone(&permits));
+        let corrected = CorrectedPolicy::new(model, Arc::new(chat), solutions());
+        let held = corrected.acquire_permit().await;
+        assert!(held.is_some());
+        assert_eq!(permits.available_permits(), 1);
+    }
 
     #[test]
     fn visible_failures_are_corrected() {

@@ -6,6 +6,7 @@ use actor::{ActorError, Completion, FinishReason, Policy, TurnView, tool_call};
 use async_trait::async_trait;
 use policy::{Chat, Coordinates};
 use proto::v1::{Action, Observation};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Chooses actions: a pure function of the question, the newest observation and the coordinates.
 pub trait ActionPolicy: Send + Sync {
@@ -35,6 +36,10 @@ impl<P: ActionPolicy> Policy for ScriptedPolicy<P> {
             .actions
             .act(view.question_id, view.observation, view.request.coordinates);
         completion_of(&self.chat, &action)
+    }
+
+    async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
+        None
     }
 }
 

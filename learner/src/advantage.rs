@@ -82,7 +82,7 @@ pub(crate) fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
 }
 
 /// Returns whether a group's total rewards differ. Unscorable members (NaN) are left out.
-pub(crate) fn has_variance(totals: &[f64]) -> bool {
+fn has_variance(totals: &[f64]) -> bool {
     MeanStd::of(totals).std > ZERO_STD
 }
 

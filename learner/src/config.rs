@@ -5,6 +5,8 @@
 //! later. In particular no sample is longer than a micro-batch. Actors get their [`RolloutConfig`]
 //! from here.
 
+mod warnings;
+
 use policy::{Constraint, SamplingSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -74,7 +76,8 @@ pub struct LearnerConfig {
     /// Seconds after which a claimed group is given to another actor.
     #[default(300)]
     pub lease_seconds: u32,
-    /// Optimizer updates per batch.
+    /// Optimizer updates per batch. With several, the step's metrics of the loss, the gradient, the
+    /// entropy and the clipping are those of the last update.
     #[default(1)]
     pub num_iterations: u64,
     /// Policy in the denominator of the importance ratio.
@@ -88,7 +91,8 @@ pub struct LearnerConfig {
     /// anyway.
     pub gradient_checkpointing: bool,
     /// Whether a common prefix of neighbouring trajectories, such as the prompt of a group, is
-    /// computed once. Changes the last bits of a gradient, by the order of its sums.
+    /// computed once. Changes the last bits of a gradient, by the order of its sums. With
+    /// `loss.top_entropy_quantile` below 1 it also changes which tokens are trained.
     #[default(true)]
     pub share_prefixes: bool,
     /// Stages in which the run trains on questions of some difficulties only; then it trains on
@@ -184,14 +188,16 @@ impl RewardWeights {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutConfig {
-    /// Temperature, which is above 0 here, and filters.
+    /// Temperature, which is above 0 here, and filters, which the loss does not see.
     pub sampling: SamplingSettings,
     /// Largest number of tokens in a turn's completion. TRL's `max_completion_length` counts a
     /// whole episode instead.
     #[default(512)]
     pub max_completion_tokens: u32,
     /// Largest number of tokens in a context. When an episode needs more, notes replace old tool
-    /// results, and then old turns are left out. The policy is trained on what it sees then.
+    /// results, and then old turns are left out. The policy is trained on what it sees then. The
+    /// newest turn stays as long as 48 tokens fit behind it, and a quarter of
+    /// `max_completion_tokens`. An episode whose prompt leaves no more room gets no score.
     #[default(4096)]
     pub max_context_tokens: u32,
     /// Actions per episode.

@@ -5,7 +5,7 @@
 
 use std::cell::LazyCell;
 
-use learner::group::{Group, GroupRules, fuzz_evaluation};
+use learner::group::{Group, GroupRules, decode_evaluation};
 use learner_fuzz::{assert_fits, mutate, rules};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use prost::Message as _;
@@ -30,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
             assert_fits(&group.trajectories, rules);
         }
         let part = EncodedEvaluation::new(bytes.into());
-        if let Ok(part) = fuzz_evaluation(&part, 3, rules) {
+        if let Ok(part) = decode_evaluation(&part, 3, rules) {
             assert!(part.trajectories.len() <= 3);
             assert_fits(&part.trajectories, rules);
         }

@@ -223,7 +223,7 @@ impl Group {
 ///
 /// # Errors
 /// Names the trajectory and field that break the contract.
-pub(crate) fn decode_evaluation(
+pub fn decode_evaluation(
     encoded: &EncodedEvaluation,
     questions: usize,
     rules: &GroupRules,
@@ -239,17 +239,6 @@ pub(crate) fn decode_evaluation(
             .map_err(|fault| format!("member {number}: {fault}"))?;
     }
     Ok(part)
-}
-
-/// Does what the learner does with a part of an evaluation that an actor submits; only for the fuzz
-/// targets in `learner/fuzz`.
-#[cfg(fuzzing)]
-pub fn fuzz_evaluation(
-    encoded: &EncodedEvaluation,
-    questions: usize,
-    rules: &GroupRules,
-) -> Result<SubmitEvaluationRequest, String> {
-    decode_evaluation(encoded, questions, rules)
 }
 
 /// Returns the policy versions that sampled.

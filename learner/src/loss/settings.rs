@@ -13,15 +13,15 @@ use crate::{
 };
 
 /// The losses of TRL's `loss_type`; they differ in the policy term, the aggregation over tokens, or
-/// both.
+/// both. Means and sums are over whole episodes, also where these have several rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LossType {
-    /// Clipped ratio, mean over the tokens of a row, mean over rows (arXiv:2402.03300).
+    /// Clipped ratio, mean over the tokens of an episode, mean over episodes (arXiv:2402.03300).
     Grpo,
     /// Clipped ratio, mean over the tokens of the batch (arXiv:2506.02864).
     Bnpo,
-    /// Clipped ratio, sum over tokens divided by rows and a constant length (arXiv:2503.20783).
+    /// Clipped ratio, sum over tokens divided by episodes and a constant length (arXiv:2503.20783).
     DrGrpo,
     /// Clipped ratio, sum over tokens divided by the loss tokens of the whole step
     /// (arXiv:2503.14476).
@@ -31,9 +31,11 @@ pub enum LossType {
     Cispo,
     /// Soft gate in place of the clip, aggregated as `grpo` (arXiv:2511.20347).
     Sapo,
-    /// Clipped ratio, sum over the tokens of a row, mean over rows (arXiv:2602.05261).
+    /// Clipped ratio, sum over the tokens of an episode, mean over episodes (arXiv:2602.05261, with
+    /// [`RatioLevel::Sequence`]).
     Luspo,
-    /// Gamma-shaped sequence weight times log-probability, aggregated as `dapo` (arXiv:2602.10693).
+    /// Gamma-shaped weight of the row times log-probability, aggregated as `dapo`
+    /// (arXiv:2602.10693).
     Vespo,
 }
 
@@ -89,13 +91,16 @@ pub struct LossSettings {
     /// The ratio is clipped above 1 + `clip_high`; absent: `clip_low`. For losses that clip. For
     /// `cispo` the largest importance weight, which must be given. TRL: `epsilon_high`.
     pub clip_high: Option<f64>,
-    /// Divisor of a row's sum, in tokens; absent: `rollout.max_context_tokens`. For `dr_grpo`. TRL:
-    /// `max_completion_length`.
+    /// Divisor of an episode's sum, in tokens; absent: `rollout.max_context_tokens`. For `dr_grpo`.
+    /// TRL: `max_completion_length`.
     pub dr_grpo_length: Option<u32>,
-    /// Cap of the ratio where the clip does not apply (two-sided clipping); absent: none. For
-    /// losses that clip.
+    /// Cap of the ratio where the clip does not apply (two-sided clipping), above 1 + `clip_high`;
+    /// absent: none. For losses that clip.
     pub delta: Option<f64>,
-    /// Whether a ratio belongs to a token or to its whole row. TRL: `importance_sampling_level`.
+    /// Whether a ratio belongs to a token or to its whole row. A row is what an episode sampled in
+    /// one context; an episode has several if parts of its context were left out. `luspo` is meant
+    /// for `sequence`; with `token` it is `dr_grpo` with a `dr_grpo_length` of 1. TRL:
+    /// `importance_sampling_level`.
     pub ratio_level: RatioLevel,
     /// Weight of the KL divergence to the reference policy (estimator k3); 0 loads no reference.
     /// TRL: `beta`.
@@ -104,21 +109,24 @@ pub struct LossSettings {
     /// `use_bias_correction_kl`.
     #[default(true)]
     pub kl_bias_correction: bool,
-    /// Correction of the mismatch between learner and sampler. It has no effect where
-    /// `ratio_against` is `sampler`, since the ratio then contains the mismatch and the clip bounds
-    /// it. TRL: `vllm_importance_sampling_mode`.
+    /// Correction of the mismatch between learner and sampler, of tokens or of rows (see
+    /// `ratio_level`). It has no effect where `ratio_against` is `sampler`, since the ratio then
+    /// contains the mismatch and the clip bounds it. TRL: `vllm_importance_sampling_mode`.
     pub sampler_correction: SamplerCorrection,
-    /// Lower bound of the correction; absent: none. TRL: `vllm_importance_sampling_clip_min`.
+    /// Lower bound of the correction, at most 1; absent: none. TRL:
+    /// `vllm_importance_sampling_clip_min`.
     pub sampler_clip_min: Option<f64>,
-    /// Upper bound of the correction; absent: none. TRL: `vllm_importance_sampling_clip_max`.
+    /// Upper bound of the correction, at least 1; absent: none. TRL:
+    /// `vllm_importance_sampling_clip_max`.
     #[default(Some(3.0))]
     pub sampler_clip_max: Option<f64>,
-    /// Rows of negative advantage whose mean log-probability fell by more than this have no loss;
-    /// absent: none.
+    /// Rows (see `ratio_level`) of negative advantage whose mean log-probability fell by more than
+    /// this have no loss; absent: none.
     pub off_policy_mask_threshold: Option<f64>,
     /// Share of a micro-batch's tokens, by entropy, that have the policy term; 1: all
-    /// (arXiv:2506.01939). The threshold is the micro-batch's own, as in TRL, so below 1 the result
-    /// depends on `micro_batch_tokens`.
+    /// (arXiv:2506.01939). The threshold is the micro-batch's own, as in TRL. Below 1, how a step
+    /// is cut into micro-batches therefore decides which tokens are trained: `micro_batch_tokens`,
+    /// `share_prefixes`, `ranks.count`, and whether a GPU computes.
     #[default(1.0)]
     pub top_entropy_quantile: f64,
     /// Weight of the entropy bonus: the mean over a micro-batch's tokens in that share, weighted by
@@ -130,7 +138,8 @@ pub struct LossSettings {
     /// Steepness of the gate elsewhere. For `sapo`.
     #[default(1.05)]
     pub sapo_temperature_neg: f64,
-    /// k where the advantage is not negative. For `vespo`.
+    /// k of the weight of a row (see `ratio_level`) where the advantage is not negative. For
+    /// `vespo`.
     #[default(2.0)]
     pub vespo_k_pos: f64,
     /// lambda where the advantage is not negative. For `vespo`.
@@ -142,7 +151,9 @@ pub struct LossSettings {
     /// lambda where the advantage is negative. For `vespo`.
     #[default(2.0)]
     pub vespo_lambda_neg: f64,
-    /// Whether an episode has no loss if the token limit cut one of its completions.
+    /// Whether an episode that was cut has no loss: the token limit cut its last completion, or its
+    /// step budget ran out before an answer. An episode that goes on after a cut completion and
+    /// answers has its loss. In TRL a completion is a whole episode.
     pub mask_truncated_completions: bool,
 }
 
@@ -176,16 +187,17 @@ impl LossSettings {
         range("loss.top_entropy_quantile", quantile, 0.0, 1.0)?;
         let above_zero = [
             ("loss.delta", self.delta),
-            ("loss.sampler_clip_max", self.sampler_clip_max),
             ("loss.sapo_temperature_pos", Some(self.sapo_temperature_pos)),
             ("loss.sapo_temperature_neg", Some(self.sapo_temperature_neg)),
         ];
         for (field, value) in above_zero {
             value.map_or(Ok(()), |value| positive(field, value))?;
         }
-        let highest = self.sampler_clip_max.unwrap_or(most);
-        let lowest = self.sampler_clip_min.unwrap_or(0.0);
-        range("loss.sampler_clip_min", lowest, 0.0, highest)?;
+        // A ratio of 1 is that of equal log-probabilities, which need no correction.
+        let highest = self.sampler_clip_max.unwrap_or(1.0);
+        range("loss.sampler_clip_max", highest, 1.0, most)?;
+        let lowest = self.sampler_clip_min.unwrap_or(1.0);
+        range("loss.sampler_clip_min", lowest, 0.0, 1.0)?;
         let threshold = self.off_policy_mask_threshold.unwrap_or(0.0);
         finite("loss.off_policy_mask_threshold", threshold)?;
         finite("loss.vespo_k_pos", self.vespo_k_pos)?;
@@ -222,7 +234,18 @@ impl LossSettings {
                            would be cut; give a number above 1 such as 5";
             return Err(LearnerError::setting("loss.clip_high", problem));
         }
-        Ok(())
+        let clipped_above = self.clip().high;
+        match self.delta {
+            // At 1 and below, no token with a positive advantage would have a gradient.
+            Some(delta) if delta <= clipped_above => {
+                let problem = format!(
+                    "is {delta}, but the clip caps ratios at 1 + clip_high ({clipped_above}) \
+                     already; give a larger number, or leave it out"
+                );
+                Err(LearnerError::setting("loss.delta", problem))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the divisor of a loss of some completions and `tokens` loss tokens (TRL 1.16.0),

@@ -1,28 +1,35 @@
 //! The metrics of a step's rollouts.
 //!
 //! They cover all groups that the step looked at, zero-variance groups included, so that `reward`
-//! measures the policy and not the choice of groups.
+//! measures the policy and not the choice of groups. With dynamic sampling a small bias is left: a
+//! step looks at groups until enough have reward variance, so the last one always has some. If z of
+//! n groups have none, `frac_reward_zero_std` is z / n, and z / (n - 1) would have no bias.
 
 use std::sync::Arc;
 
-use proto::v1::Trajectory;
+use proto::v1::{Trajectory, Turn};
 
 use super::Metrics;
 use crate::{
-    advantage::{MeanStd, has_variance, weighted_sum},
-    config::RewardWeights,
+    advantage::{MeanStd, has_reward_variance, weighted_sum},
+    config::{LearnerConfig, RewardWeights},
     group::{Group, StepGroups},
 };
 
-/// Returns the metrics of a step's rollouts: rewards, lengths, tool calls, staleness at `version`,
-/// groups.
-pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -> Metrics {
+/// The type of the action that ends an episode.
+const ANSWER: &str = "ANSWER";
+
+/// Returns the metrics of a step's rollouts: rewards, lengths, ends, tool calls, staleness at
+/// `version`, groups.
+pub fn of_rollouts(groups: &StepGroups, config: &LearnerConfig, version: u64) -> Metrics {
     let all = groups.kept.iter().chain(&groups.left_out);
     let all: Vec<&Group> = all.map(Arc::as_ref).collect();
     let trajectories: Vec<&Trajectory> = all.iter().flat_map(|group| &group.trajectories).collect();
     let mut out = Metrics::new();
-    rewards(&all, weights, &mut out);
+    rewards(&all, &config.rewards.weights(), &mut out);
+    zero_variance(&all, config, &mut out);
     lengths(&trajectories, &mut out);
+    episodes(&trajectories, &mut out);
     tools(&trajectories, &mut out);
     staleness(&trajectories, version, &mut out);
     put(&mut out, "groups/kept", groups.kept.len() as f64);
@@ -32,8 +39,6 @@ pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -
         tokens_of(&groups.kept) as f64,
     );
     put(&mut out, "groups/left_out", groups.left_out.len() as f64);
-    let unscored = trajectories.iter().filter(|trajectory| !trajectory.scored);
-    put(&mut out, "episodes/failed", unscored.count() as f64);
     out
 }
 
@@ -67,10 +72,25 @@ fn tokens_of(groups: &[Arc<Group>]) -> u64 {
     segments.map(|segment| segment.tokens.len() as u64).sum()
 }
 
-/// Returns whether the token limit cut a turn of the trajectory. Its episode may go on after that,
-/// whereas in TRL it would end.
+/// Returns whether an episode was cut, as a completion is in TRL: the token limit cut its last
+/// turn, or it ended without an answer.
 pub(crate) fn is_truncated(trajectory: &Trajectory) -> bool {
+    let last = trajectory.turns.last();
+    last.is_some_and(|last| last.truncated) || is_unanswered(trajectory)
+}
+
+/// Returns whether the token limit cut a turn of the trajectory. Its episode may go on after that.
+fn has_cut_turn(trajectory: &Trajectory) -> bool {
     trajectory.turns.iter().any(|turn| turn.truncated)
+}
+
+/// Returns whether an episode was played to its end, but without an answer: its step budget ran
+/// out.
+fn is_unanswered(trajectory: &Trajectory) -> bool {
+    let last = trajectory.turns.last();
+    let last = last.and_then(|turn| turn.action.as_ref());
+    let is_answer = |kind: &str| kind.trim().eq_ignore_ascii_case(ANSWER);
+    trajectory.scored && last.is_some_and(|action| !is_answer(&action.action_type))
 }
 
 /// Inserts a metric unless it is undefined, as the mean of no values is.
@@ -80,24 +100,12 @@ fn put(out: &mut Metrics, name: &str, value: f64) {
     }
 }
 
-fn rewards(groups: &[&Group], weights: &RewardWeights, out: &mut Metrics) {
-    let of_group = |group: &&Group| -> Vec<f64> {
-        let rows = group.rewards.iter();
-        rows.map(|row| weighted_sum(row, &weights.weights()))
-            .collect()
-    };
-    let totals: Vec<Vec<f64>> = groups.iter().map(of_group).collect();
-    let flat = totals.concat();
-    let statistics = MeanStd::of(&flat);
+fn rewards(groups: &[&Group], weights: &[f64], out: &mut Metrics) {
+    let rows = groups.iter().flat_map(|group| &group.rewards);
+    let totals: Vec<f64> = rows.map(|row| weighted_sum(row, weights)).collect();
+    let statistics = MeanStd::of(&totals);
     put(out, "reward", statistics.mean);
     put(out, "reward_std", statistics.std);
-    let zero_variance = totals.iter().filter(|totals| !has_variance(totals)).count() as f64;
-    put(
-        out,
-        "frac_reward_zero_std",
-        zero_variance / totals.len() as f64,
-    );
-    put(out, "groups/zero_variance", zero_variance);
     for (column, name) in RewardWeights::COLUMNS.into_iter().enumerate() {
         let rows = groups.iter().flat_map(|group| &group.rewards);
         let values: Vec<f64> = rows.map(|row| row[column].unwrap_or(f64::NAN)).collect();
@@ -107,6 +115,20 @@ fn rewards(groups: &[&Group], weights: &RewardWeights, out: &mut Metrics) {
     }
 }
 
+/// Inserts how many groups have no reward variance, by the rule that keeps groups. A group without
+/// two scored members does not count, since it says nothing about the variance.
+fn zero_variance(groups: &[&Group], config: &LearnerConfig, out: &mut Metrics) {
+    let (weights, aggregation) = (config.rewards.weights(), config.advantage.aggregation);
+    let is_scored = |row: &&Vec<Option<f64>>| !weighted_sum(row, &weights).is_nan();
+    let mut compared: Vec<&Group> = groups.to_vec();
+    compared.retain(|group| group.rewards.iter().filter(is_scored).count() >= 2);
+    let count = compared.len() as f64;
+    compared.retain(|group| !has_reward_variance(&group.rewards, &weights, aggregation));
+    let zero = compared.len() as f64;
+    put(out, "frac_reward_zero_std", zero / count);
+    put(out, "groups/zero_variance", zero);
+}
+
 /// Inserts the sampled tokens per trajectory; `terminated` are the trajectories that no token limit
 /// cut.
 fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
@@ -114,7 +136,7 @@ fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
     let (mut all, mut terminated) = (Vec::new(), Vec::new());
     for trajectory in trajectories {
         all.push(length(trajectory));
-        if !is_truncated(trajectory) {
+        if !has_cut_turn(trajectory) {
             terminated.push(length(trajectory));
         }
     }
@@ -130,6 +152,20 @@ fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
     }
 }
 
+/// Inserts how episodes ended, and in how many contexts they were sampled.
+fn episodes(trajectories: &[&Trajectory], out: &mut Metrics) {
+    let count = |hit: fn(&Trajectory) -> bool| {
+        let hits = trajectories.iter().filter(|trajectory| hit(trajectory));
+        hits.count() as f64
+    };
+    put(out, "episodes/failed", count(|it| !it.scored));
+    let unanswered = count(is_unanswered) / count(|it| it.scored);
+    put(out, "episodes/unanswered", unanswered);
+    let contexts = trajectories.iter().map(|it| it.segments.len() as f64);
+    let contexts: Vec<f64> = contexts.filter(|&contexts| contexts > 0.0).collect();
+    put(out, "episodes/contexts", MeanStd::of(&contexts).mean);
+}
+
 /// Inserts the tool calls per trajectory, the share of them that got an error, and the share of
 /// turns that were no call.
 fn tools(trajectories: &[&Trajectory], out: &mut Metrics) {
@@ -137,8 +173,7 @@ fn tools(trajectories: &[&Trajectory], out: &mut Metrics) {
         .iter()
         .flat_map(|trajectory| &trajectory.turns)
         .collect();
-    let count =
-        |hit: fn(&proto::v1::Turn) -> bool| turns.iter().filter(|turn| hit(turn)).count() as f64;
+    let count = |hit: fn(&Turn) -> bool| turns.iter().filter(|turn| hit(turn)).count() as f64;
     let failed = count(|turn| !turn.malformed && turn.observation_is_error);
     let malformed = count(|turn| turn.malformed);
     let calls = turns.len() as f64 - malformed;
@@ -169,4 +204,89 @@ fn staleness(trajectories: &[&Trajectory], version: u64, out: &mut Metrics) {
 
 fn extreme(values: &[f64], pick: fn(f64, f64) -> f64) -> f64 {
     values.iter().copied().reduce(pick).unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::{
+        EncodedGroup,
+        v1::{Action, Segment, SubmitRequest},
+    };
+
+    use super::*;
+    use crate::{advantage::RewardAggregation, scheduler::GroupSummary};
+
+    /// Returns a group. A member without rewards is not scored.
+    fn group(trajectories: Vec<Trajectory>, rewards: &[Option<[f64; 5]>]) -> Arc<Group> {
+        let row = |row: &Option<[f64; 5]>| row.map_or(vec![None; 5], |row| row.map(Some).to_vec());
+        Arc::new(Group {
+            index: 0,
+            lease_id: 0,
+            actor_id: String::new(),
+            run_id: String::new(),
+            encoded: EncodedGroup::from(&SubmitRequest::default()),
+            trajectories,
+            rewards: rewards.iter().map(row).collect(),
+            summary: GroupSummary {
+                kept: true,
+                oldest_version: 0,
+            },
+        })
+    }
+
+    fn step(kept: Vec<Arc<Group>>) -> StepGroups {
+        StepGroups {
+            kept,
+            left_out: Vec::new(),
+        }
+    }
+
+    /// A group with one scored member says nothing about the variance. In the last group the sums
+    /// are equal and the columns differ.
+    #[test]
+    fn groups_without_variance_are_those_that_the_run_would_leave_out() {
+        let [right, wrong] = [[1.0, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0, 0.0]].map(Some);
+        let rewards = [[right, None], [right, right], [right, wrong]];
+        let groups = rewards.map(|rewards| group(Vec::new(), &rewards));
+        let groups = step(groups.to_vec());
+        for (aggregation, zero) in [
+            (RewardAggregation::SumThenNormalize, 2.0),
+            (RewardAggregation::NormalizeThenSum, 1.0),
+        ] {
+            let mut config = LearnerConfig::default();
+            config.advantage.aggregation = aggregation;
+            let metrics = of_rollouts(&groups, &config, 0);
+            assert_eq!(metrics["groups/zero_variance"], zero);
+            assert_eq!(metrics["frac_reward_zero_std"], zero / 2.0);
+        }
+    }
+
+    #[test]
+    fn ends_and_contexts_of_episodes_are_counted() {
+        let turn = |kind: &&str| Turn {
+            action: Some(Action {
+                action_type: (*kind).to_owned(),
+                ..Action::default()
+            }),
+            ..Turn::default()
+        };
+        let episode = |kinds: &[&str], contexts, scored| Trajectory {
+            segments: vec![Segment::default(); contexts],
+            turns: kinds.iter().map(turn).collect(),
+            scored,
+            ..Trajectory::default()
+        };
+        let members = vec![
+            episode(&["QUERY", "ANSWER"], 1, true),
+            episode(&["QUERY", "QUERY"], 2, true),
+            // Failed at a Step, and at Reset.
+            episode(&["QUERY"], 3, false),
+            episode(&[], 0, false),
+        ];
+        let groups = step(vec![group(members, &[])]);
+        let metrics = of_rollouts(&groups, &LearnerConfig::default(), 0);
+        assert_eq!(metrics["episodes/failed"], 2.0);
+        assert_eq!(metrics["episodes/unanswered"], 0.5);
+        assert_eq!(metrics["episodes/contexts"], 2.0);
+    }
 }

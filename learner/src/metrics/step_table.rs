@@ -1,6 +1,10 @@
 //! The metrics of a learner step: how each record of `metrics.jsonl` is called in Prometheus, and
 //! what it means.
 //!
+//! With several updates in a step (`num_iterations`), `sampling/` is measured before the first one.
+//! Loss, gradient norm, learning rate, entropy, KL divergence and clip ratios are those of the last
+//! one.
+//!
 //! Invariant: every name that a step records is in the table, once.
 
 /// A metric of a learner step.
@@ -31,7 +35,7 @@ const fn metric(
 }
 
 /// All metrics of learner steps.
-pub const STEP_METRICS: [StepMetric; 53] = [
+pub const STEP_METRICS: [StepMetric; 55] = [
     metric(
         "reward",
         "learner_reward",
@@ -108,13 +112,14 @@ pub const STEP_METRICS: [StepMetric; 53] = [
     metric(
         "frac_reward_zero_std",
         "learner_zero_variance_groups_ratio",
-        "Share of groups whose episodes all have the same reward. They give no gradient.",
+        "Share of groups whose episodes all have the same reward, among those with two scored \
+         episodes or more. They give no gradient.",
         "",
     ),
     metric(
         "groups/zero_variance",
         "learner_step_zero_variance_groups",
-        "Groups of the step without reward variance.",
+        "Groups of the step without reward variance, with two scored episodes or more.",
         "",
     ),
     metric(
@@ -139,6 +144,20 @@ pub const STEP_METRICS: [StepMetric; 53] = [
         "episodes/failed",
         "learner_step_failed_episodes",
         "Episodes of the step without a score, because a service failed.",
+        "",
+    ),
+    metric(
+        "episodes/unanswered",
+        "learner_unanswered_episodes_ratio",
+        "Share of the scored episodes that ended without an answer, because their step budget ran \
+         out.",
+        "",
+    ),
+    metric(
+        "episodes/contexts",
+        "learner_episode_contexts_mean",
+        "Mean number of contexts that an episode was sampled in. Above 1, older tool results or \
+         turns were left out to fit the rest.",
         "",
     ),
     metric(
@@ -187,7 +206,7 @@ pub const STEP_METRICS: [StepMetric; 53] = [
     metric(
         "completions/clipped_ratio",
         "learner_cut_completions_ratio",
-        "Share of episodes in which the token limit cut a completion.",
+        "Share of episodes in which the token limit cut a completion. They may go on after it.",
         "response_length/clip_ratio",
     ),
     metric(

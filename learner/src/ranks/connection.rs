@@ -252,6 +252,11 @@ impl LeaderConnection {
         Self(Duplex::new(sender, incoming, runtime, None))
     }
 
+    /// Returns whether rank 0 has closed the stream.
+    pub(super) fn is_gone(&self) -> bool {
+        self.0.sender.is_closed()
+    }
+
     pub(super) fn send(&mut self, part: train_request::Part) -> Result<()> {
         let sent = self.0.send(TrainRequest { part: Some(part) });
         sent.map_err(LearnerError::LeaderAway)

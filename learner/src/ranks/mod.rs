@@ -64,7 +64,7 @@ pub fn sum_alone(
 ) -> Result<Gradients> {
     let timeout = RankSettings::default().timeout();
     let nccl = Nccl::open(&nccl::new_id()?, device, 0, 1, timeout)?;
-    nccl.all_reduce(parameters, gradients)
+    nccl.all_reduce(parameters, gradients, || None)
 }
 
 /// A run's ranks, as one of them sees them.
@@ -87,6 +87,25 @@ enum RankRole {
         count: usize,
         leader: LeaderConnection,
     },
+}
+
+impl RankRole {
+    /// Returns the error of another rank that has gone while this one only waits for it: within a
+    /// sum by NCCL, which would wait for ever.
+    fn lost(&self) -> Option<LearnerError> {
+        let problem = "is gone: its connection ended within a sum by NCCL";
+        match self {
+            Self::Alone => None,
+            Self::Leader(others) => {
+                let gone = others.iter().find(|other| other.is_gone());
+                gone.map(|other| other.fault(problem.to_owned()))
+            }
+            // Not `LeaderAway`, after which a rank joins again: its GPU still waits.
+            Self::Member { leader, .. } => leader
+                .is_gone()
+                .then(|| LearnerError::Nccl(format!("the learner {problem}"))),
+        }
+    }
 }
 
 impl Ranks {
@@ -311,7 +330,7 @@ impl Ranks {
         };
         let gradients = match &self.nccl {
             None => gradients,
-            Some(nccl) => nccl.all_reduce(parameters, gradients)?,
+            Some(nccl) => nccl.all_reduce(parameters, gradients, || self.role.lost())?,
         };
         Ok((gradients, statistics))
     }

@@ -2,8 +2,8 @@
 //!
 //! Invariant: all ranks call the same collectives in the same order, on the stream that computes
 //! the gradients. NCCL adds in an order of its own, which is the same at each run on the same
-//! machines. A rank that waits for another that died within a collective gives up after the
-//! timeout, with an error that cannot name it; the process must then end, since the GPU still
+//! machines. A rank that waits for another that died within a collective gives up when the
+//! connection to it has ended, or after the timeout; the process must then end, since the GPU still
 //! waits. Connecting (`ncclCommInitRank`) has no deadline but NCCL's own.
 
 use std::{collections::BTreeMap, ffi::c_char, thread::sleep, time::Duration};
@@ -67,11 +67,13 @@ impl Nccl {
         Ok(Self { comm, timeout })
     }
 
-    /// Returns the sum over all ranks. A rank without gradients takes part with zeros.
+    /// Returns the sum over all ranks. A rank without gradients takes part with zeros. While it
+    /// waits it asks `lost` whether another rank has gone.
     pub(super) fn all_reduce(
         &self,
         parameters: &BTreeMap<String, Parameter>,
         mut gradients: Gradients,
+        lost: impl Fn() -> Option<LearnerError>,
     ) -> Result<Gradients> {
         for (name, parameter) in parameters {
             let gradient = match gradients.remove(name) {
@@ -86,6 +88,9 @@ impl Nccl {
         let event = self.comm.stream().record_event(None).map_err(fault)?;
         let began = now();
         while !event.try_is_complete().map_err(fault)? {
+            if let Some(lost) = lost() {
+                return Err(lost);
+            }
             if now() - began >= self.timeout {
                 let seconds = self.timeout.as_secs();
                 return Err(fault(format!(

@@ -19,7 +19,8 @@ const MAX_RANKS: u64 = 1 << 12;
 #[serde(default, deny_unknown_fields)]
 pub struct RankSettings {
     /// Ranks, the learner included. The number changes the last bits of a gradient, since it
-    /// changes the micro-batches and the order in which they are summed.
+    /// changes the micro-batches and the order in which they are summed. With
+    /// `learner.loss.top_entropy_quantile` below 1 it also changes which tokens are trained.
     #[default(1)]
     pub count: usize,
     /// Seconds that rank 0 waits for another rank to join, and then in all for its answers in a

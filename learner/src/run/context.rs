@@ -8,7 +8,7 @@ use std::{
 
 use policy::{Constraint, Model, SamplingSettings};
 use proto::{
-    Snapshot,
+    RareWarning, Snapshot,
     v1::{ActorIdentity, JoinResponse, ModelFile, RolloutSettings},
 };
 use tokio::sync::{Semaphore, watch};
@@ -48,6 +48,8 @@ pub(crate) struct RunContext {
     pub(crate) registry: RankRegistry,
     /// The newest policy version's weights.
     pub(crate) snapshots: watch::Sender<Snapshot>,
+    /// For weights that actors receive too slowly.
+    pub(crate) unfinished_snapshots: Arc<Mutex<RareWarning>>,
     /// Limits on the calls of the port.
     pub(crate) call_limits: CallLimits,
     /// Submissions that may wait for the journal at a time, each on a thread.

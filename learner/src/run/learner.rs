@@ -170,7 +170,8 @@ impl Learner {
 
     /// Trains until the last step or `shutdown`, reporting to `events`, and returns the number of
     /// steps made in all. A shutdown ends the running step before it is made. A run can be trained
-    /// once in the life of a `Learner`.
+    /// once in the life of a `Learner`. Logs the [warnings](crate::LearnerConfig::warnings) of its
+    /// settings.
     ///
     /// # Errors
     /// A step or a checkpoint failed; what was written before is whole.
@@ -186,6 +187,9 @@ impl Learner {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let trainer = trainer.ok_or(LearnerError::Thread("trainer"))?;
+        for warning in self.context.config.warnings() {
+            tracing::warn!("{warning}");
+        }
         let (done, mut ended) = oneshot::channel();
         let mut run = Run {
             context: Arc::clone(&self.context),

@@ -88,6 +88,7 @@ impl Learner {
                 evaluator: Evaluator::new(settings.lease, settings.max_leases_per_actor),
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
+                unfinished_snapshots: Arc::default(),
                 call_limits: CallLimits::new(&config.server),
                 journal_permits: Arc::new(Semaphore::new(JOURNAL_PERMITS)),
                 traces: GroupTraces::default(),

@@ -1,6 +1,8 @@
 //! What the learner checks of its actors, and how much of the work one of them may hold.
 //!
-//! Invariant: none of these settings changes the weights that honest actors give a run.
+//! Invariant: where sampled and trained weights are the same (`max_staleness` 0), none of these
+//! settings changes the weights that honest actors give a run. Above 0 a group is also refused if
+//! the policy itself moved by more than the bound on one of its tokens.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,16 +1,16 @@
 //! Weights streams: each sends an actor the newest snapshot whenever it does not have it.
 //!
 //! Invariant: a version that was overtaken before its first byte is never sent, and one that no
-//! claim could use any more is not sent to its end. Streams share the bytes of snapshots. The
-//! server ends the connection of an actor that does not read.
+//! claim could use any more is not sent to its end, which is logged now and then. Streams share the
+//! bytes of snapshots. The server ends the connection of an actor that does not read.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
 use proto::{
-    SharedMessage, SharedMessages, Snapshot,
+    RareWarning, SharedMessage, SharedMessages, Snapshot,
     v1::{Finished, WeightsRequest, WeightsResponse, weights_response::Part},
 };
 use tokio::{
@@ -47,6 +47,10 @@ pub(crate) fn open(
         context.config.max_staleness,
         request.after_version,
         sender,
+        UnfinishedSnapshots {
+            actor_id: request.actor_id.clone(),
+            warning: Arc::clone(&context.unfinished_snapshots),
+        },
     );
     // Not kept from its end by an actor that may come back.
     let run = Arc::downgrade(context);
@@ -109,6 +113,31 @@ impl Drop for ConnectedActor {
     }
 }
 
+/// Warns of snapshots that are not sent to their end. An actor that never gets one to its end takes
+/// part in no step, and nothing else shows why.
+struct UnfinishedSnapshots {
+    actor_id: String,
+    /// Shared by all streams: one slow network has many actors.
+    warning: Arc<Mutex<RareWarning>>,
+}
+
+impl UnfinishedSnapshots {
+    fn note(&self, version: u64, newest: u64) {
+        let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(snapshots) = warning.note() {
+            tracing::warn!(
+                actor_id = ?self.actor_id,
+                version,
+                newest,
+                snapshots,
+                "an actor receives weights more slowly than steps are made, so it begins again \
+                 with newer ones; give it a faster connection, or start a run with a larger \
+                 learner.max_staleness"
+            );
+        }
+    }
+}
+
 /// Sends the newest snapshot each time there is one that the actor does not have, until the actor
 /// disconnects, the learner stops or the run is over.
 ///
@@ -120,6 +149,7 @@ async fn stream_snapshots(
     max_staleness: u64,
     mut sent: Option<u64>,
     sender: mpsc::Sender<Result<SharedMessage, Status>>,
+    unfinished: UnfinishedSnapshots,
 ) {
     loop {
         let is_new = |snapshot: &Snapshot| sent != Some(snapshot.policy_version);
@@ -132,6 +162,7 @@ async fn stream_snapshots(
         };
         let version = snapshot.policy_version;
         sent = Some(version);
+        let mut has_begun = false;
         for message in snapshot.messages() {
             let bytes = chunk_bytes(&message);
             let is_overtaken = |newest: &Snapshot| version + max_staleness < newest.policy_version;
@@ -139,9 +170,17 @@ async fn stream_snapshots(
                 biased;
                 // No claim could use the version, and a slow actor would keep it in memory. The
                 // next header makes the actor drop what it has.
-                Ok(_) = snapshots.wait_for(is_overtaken) => break,
+                Ok(newest) = snapshots.wait_for(is_overtaken) => {
+                    if has_begun {
+                        unfinished.note(version, newest.policy_version);
+                    }
+                    break;
+                }
                 sent = sender.send(Ok(message.into())) => match sent {
-                    Ok(()) => metrics::weights_sent(bytes),
+                    Ok(()) => {
+                        has_begun = true;
+                        metrics::weights_sent(bytes);
+                    }
                     Err(_) => return,
                 },
             }
@@ -159,5 +198,44 @@ fn chunk_bytes(message: &WeightsResponse) -> usize {
     match &message.part {
         Some(Part::Chunk(chunk)) => chunk.data.len(),
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::chunks::CHUNK_BYTES;
+
+    use super::*;
+
+    /// Reads the first messages of a snapshot of several chunks, and publishes a newer one. Returns
+    /// whether the stream has warned.
+    async fn warns_after(messages_read: usize) -> bool {
+        let snapshots = watch::Sender::new(Snapshot::new(0, vec![7_u8; 4 * CHUNK_BYTES]));
+        let run_end = watch::Sender::new(None);
+        let (sender, mut messages) = mpsc::channel(1);
+        let warning = Arc::<Mutex<RareWarning>>::default();
+        let unfinished = UnfinishedSnapshots {
+            actor_id: "slow".to_owned(),
+            warning: Arc::clone(&warning),
+        };
+        let (newest, ends) = (snapshots.subscribe(), run_end.subscribe());
+        let streaming = stream_snapshots(newest, ends, 0, None, sender, unfinished);
+        let streaming = tokio::spawn(streaming);
+        for _ in 0..messages_read {
+            messages.recv().await.unwrap().unwrap();
+        }
+        snapshots.send_replace(Snapshot::new(1, "newer"));
+        run_end.send_replace(Some(RunEnd::Closed));
+        while messages.recv().await.is_some() {}
+        streaming.await.unwrap();
+        // A second event within a minute is no line.
+        warning.lock().unwrap().note().is_none()
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_that_is_not_sent_to_its_end_is_warned_of() {
+        assert!(warns_after(2).await);
+        // Its header and its chunks.
+        assert!(!warns_after(1 + 4).await);
     }
 }

@@ -12,12 +12,13 @@ mod refused_groups;
 use std::sync::Arc;
 
 use policy::{Constrainer, Decoder, DecoderMode, Model, ops::LogprobGradients};
+use proto::v1::Trajectory;
 
 use crate::{
     advantage::advantages,
     batch::{MicroBatch, Prefixes, Sample, micro_batches_for, min_workers},
     config::{LearnerConfig, RatioAgainst},
-    error::{LearnerError, Result},
+    error::Result,
     group::{Group, StepGroups},
     loss::{
         LossDivisors, LossInput, LossStats, SamplerCorrection, SamplingStats, loss, sampling_stats,
@@ -54,7 +55,7 @@ struct LossRows<'a> {
     advantages: Vec<Vec<f64>>,
     /// Scored tokens of each row's trajectory, which has a row for each of its segments.
     completion_lengths: Vec<usize>,
-    /// Trajectories that have rows.
+    /// Trajectories that have rows: those that [`is_completion`] counts.
     completions: usize,
     /// The place of each row's group in `groups`.
     group_of: Vec<usize>,
@@ -114,8 +115,9 @@ impl Trainer {
     ///
     /// # Errors
     /// A pass failed or training diverged, and the weights are those before the step. Or
-    /// another rank is gone, or holds other weights. [`LearnerError::Refused`] names groups without
-    /// which the step can be made.
+    /// another rank is gone, or holds other weights.
+    /// [`LearnerError::Refused`](crate::LearnerError::Refused) names groups without which the step
+    /// can be made.
     pub fn step(&mut self, groups: &StepGroups, version: u64) -> Result<Metrics> {
         self.suspects.clear();
         let mut rows = LossRows::new(&groups.kept, &self.config, version);
@@ -123,29 +125,32 @@ impl Trainer {
         let workers = self.ranks.count().max(min_workers(self.network.device()));
         let budget = self.config.micro_batch_tokens;
         let all = micro_batches_for(workers, &rows.samples, budget, self.prefixes());
-        let mut metrics = metrics::of_rollouts(groups, &self.config.rewards, version);
+        let mut metrics = metrics::of_rollouts(groups, &self.config, version);
         let tokens_seen = self.tokens_seen + metrics::tokens(groups);
         metrics.insert("num_tokens".to_owned(), tokens_seen as f64);
         if !all.is_empty() {
             let mut share = self.rank_share(all)?;
-            self.updates(&rows, &mut share, &mut metrics)?;
+            self.updates(&rows, &mut share, version, &mut metrics)?;
             self.ranks.agree(&self.network, version + 1)?;
         }
         self.tokens_seen = tokens_seen;
         Ok(metrics)
     }
 
-    /// Makes the updates of a step: all of them or none.
+    /// Makes the updates of a step: all of them or none. Metrics of the loss are those of the last
+    /// one.
     fn updates(
         &mut self,
         rows: &LossRows<'_>,
         share: &mut RankShare,
+        version: u64,
         metrics: &mut Metrics,
     ) -> Result<()> {
         // One update changes nothing unless it succeeds.
         let before = (self.config.num_iterations > 1).then(|| self.network.training_state());
-        for _ in 0..self.config.num_iterations {
-            if let Err(fault) = self.update(rows, share, metrics) {
+        for iteration in 0..self.config.num_iterations {
+            let learning_rate = self.learning_rate(version, iteration);
+            if let Err(fault) = self.update(rows, share, learning_rate, metrics) {
                 before.map_or(Ok(()), |before| self.network.put_back(before))?;
                 return Err(fault);
             }
@@ -199,6 +204,7 @@ impl Trainer {
         &mut self,
         rows: &LossRows<'_>,
         share: &mut RankShare,
+        learning_rate: f64,
         metrics: &mut Metrics,
     ) -> Result<()> {
         let divisor = self.divisor(rows, share.step_tokens);
@@ -226,7 +232,6 @@ impl Trainer {
         if !norm.is_finite() && share.old.is_none() {
             return Err(self.why_not_finite(rows)?);
         }
-        let learning_rate = self.learning_rate();
         self.network.update_with(gradients, norm, learning_rate)?;
         if share.old.is_none() {
             // Later iterations compute their ratios against this policy. Before the first update,
@@ -245,27 +250,6 @@ impl Trainer {
         Ok(())
     }
 
-    /// Compares the recorded log-probabilities with those of the policy before the first update.
-    ///
-    /// # Errors
-    /// [`LearnerError::Refused`] if the settings refuse groups with a difference. With several
-    /// ranks such groups are only counted: the other ranks cannot take back their part of a step.
-    fn check_logprobs(
-        &mut self,
-        rows: &LossRows<'_>,
-        statistics: &[MicroBatchStatistics],
-    ) -> Result<()> {
-        let differing = self.differing_groups(rows, statistics);
-        if differing.is_empty() {
-            return Ok(());
-        }
-        if self.config.trust.refuse_logprob_differences && self.ranks.count() == 1 {
-            return Err(LearnerError::Refused(differing));
-        }
-        self.suspects = differing;
-        Ok(())
-    }
-
     /// Returns what the sums of the loss are divided by.
     fn divisor(&self, rows: &LossRows<'_>, step_tokens: f64) -> f64 {
         let context_tokens = self.config.rollout.max_context_tokens;
@@ -275,12 +259,14 @@ impl Trainer {
             .divisor(completions, step_tokens, context_tokens)
     }
 
-    /// Returns the learning rate of the next update.
-    fn learning_rate(&self) -> f64 {
-        let total = self.config.steps * self.config.num_iterations;
-        let done = self.network.optimizer.updates;
-        let factor = self.config.schedule.factor(done, total);
-        self.config.optimizer.learning_rate * factor
+    /// Returns the learning rate of an update of the step after `version`. The rate falls in steps
+    /// without groups to train on as well, as TRL's does, so that it is at its end in the last one.
+    fn learning_rate(&self, version: u64, iteration: u64) -> f64 {
+        let config = &self.config;
+        let total = config.steps * config.num_iterations;
+        let done = version.saturating_mul(config.num_iterations);
+        let done = done.saturating_add(iteration);
+        config.optimizer.learning_rate * config.schedule.factor(done, total)
     }
 }
 
@@ -339,6 +325,12 @@ fn micro_batch_loss(
     (derivatives, statistics)
 }
 
+/// Returns whether a trajectory counts in the loss. An episode that failed has no reward, at
+/// whatever point it failed, so neither its tokens nor the episode itself count in a divisor.
+fn is_completion(trajectory: &Trajectory) -> bool {
+    trajectory.scored && !trajectory.segments.is_empty()
+}
+
 /// Returns the advantages of all trajectories of the groups, in order.
 fn group_advantages(groups: &[Arc<Group>], config: &LearnerConfig) -> Vec<f64> {
     let rewards = groups.iter().flat_map(|group| group.rewards.clone());
@@ -362,8 +354,8 @@ impl<'a> LossRows<'a> {
         let numbered = groups.iter().enumerate();
         let trajectories = numbered
             .flat_map(|(number, group)| group.trajectories.iter().map(move |it| (number, it)));
-        for ((number, trajectory), advantage) in trajectories.zip(group_advantages(groups, config))
-        {
+        let all = trajectories.zip(group_advantages(groups, config));
+        for ((number, trajectory), advantage) in all.filter(|((_, it), _)| is_completion(it)) {
             let is_masked =
                 config.loss.mask_truncated_completions && metrics::is_truncated(trajectory);
             let oldest = trajectory.turns.iter().map(|turn| turn.policy_version);
@@ -387,7 +379,7 @@ impl<'a> LossRows<'a> {
             let length: usize = own.iter().map(|sample| sample.scored.len()).sum();
             rows.completion_lengths
                 .extend(std::iter::repeat_n(length, own.len()));
-            rows.completions += usize::from(!own.is_empty());
+            rows.completions += 1;
         }
         rows
     }
@@ -408,7 +400,7 @@ impl<'a> LossRows<'a> {
             completions: self.groups[number]
                 .trajectories
                 .iter()
-                .filter(|trajectory| !trajectory.segments.is_empty())
+                .filter(|trajectory| is_completion(trajectory))
                 .count(),
             group_of: pick(&self.group_of, &rows),
             versions: pick(&self.versions, &rows),

@@ -46,9 +46,30 @@ pub(super) fn differences(
 }
 
 impl Trainer {
+    /// Compares the recorded log-probabilities with those of the policy before the first update.
+    ///
+    /// # Errors
+    /// [`LearnerError::Refused`] if the settings refuse groups with a difference. With several
+    /// ranks such groups are only counted: the other ranks cannot take back their part of a step.
+    pub(super) fn check_logprobs(
+        &mut self,
+        rows: &LossRows<'_>,
+        statistics: &[MicroBatchStatistics],
+    ) -> Result<()> {
+        let differing = self.differing_groups(rows, statistics);
+        if differing.is_empty() {
+            return Ok(());
+        }
+        if self.config.trust.refuse_logprob_differences && self.ranks.count() == 1 {
+            return Err(LearnerError::Refused(differing));
+        }
+        self.suspects = differing;
+        Ok(())
+    }
+
     /// Returns the groups with a log-probability that differs from the learner's by more than the
     /// settings allow.
-    pub(super) fn differing_groups(
+    fn differing_groups(
         &self,
         rows: &LossRows<'_>,
         statistics: &[MicroBatchStatistics],

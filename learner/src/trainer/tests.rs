@@ -2,7 +2,7 @@
 
 use proto::{
     EncodedGroup,
-    v1::{Segment, SubmitRequest, Trajectory, Turn},
+    v1::{Action, Segment, SubmitRequest, Turn},
 };
 
 use super::*;
@@ -35,7 +35,9 @@ fn group() -> Arc<Group> {
             trajectory(0, vec![segment(4)]),
             trajectory(1, vec![segment(3), segment(1)]),
         ],
-        rewards: vec![vec![Some(1.0), Some(0.0)], vec![Some(0.0), Some(0.0)]],
+        rewards: [[1.0, 0.0, 1.0, 0.0, 0.0], [0.0; 5]]
+            .map(|row| row.map(Some).to_vec())
+            .to_vec(),
         summary: GroupSummary {
             kept: true,
             oldest_version: 0,
@@ -83,6 +85,57 @@ fn an_episode_in_several_contexts_counts_once() {
         });
         let loss: f64 = losses.sum();
         assert!(loss.abs() < 1e-12, "{loss_type:?}: {loss}");
+    }
+}
+
+/// In TRL a cut completion is the end. Here the episode goes on, and may be right.
+#[test]
+fn only_what_was_cut_at_its_end_is_masked() {
+    let turn = |kind: &str, truncated| Turn {
+        action: Some(Action {
+            action_type: kind.to_owned(),
+            ..Action::default()
+        }),
+        truncated,
+        ..Turn::default()
+    };
+    let mut config = LearnerConfig {
+        group_size: 2,
+        ..LearnerConfig::default()
+    };
+    config.loss.mask_truncated_completions = true;
+    for (turns, scored) in [
+        (vec![turn("QUERY", true), turn("ANSWER", false)], 4),
+        (vec![turn("QUERY", false), turn("ANSWER", true)], 0),
+        // The step budget ran out.
+        (vec![turn("QUERY", false), turn("QUERY", false)], 0),
+    ] {
+        let mut group = group();
+        Arc::get_mut(&mut group).unwrap().trajectories[0].turns = turns;
+        let groups = [group];
+        let rows = LossRows::new(&groups, &config, 0);
+        assert_eq!(rows.samples[0].scored.len(), scored);
+        assert_eq!((rows.completions, rows.samples.len()), (2, 3));
+    }
+}
+
+/// An outage at Reset leaves nothing of an episode, and one at Step leaves its turns so far.
+#[test]
+fn a_failed_episode_counts_in_no_divisor_wherever_it_failed() {
+    let config = LearnerConfig {
+        group_size: 2,
+        ..LearnerConfig::default()
+    };
+    for segments in [vec![], vec![segment(3), segment(1)]] {
+        let mut group = group();
+        let inner = Arc::get_mut(&mut group).unwrap();
+        inner.rewards[1] = vec![None; 5];
+        inner.trajectories[1].scored = false;
+        inner.trajectories[1].segments = segments;
+        let groups = [group];
+        let rows = LossRows::new(&groups, &config, 0);
+        assert_eq!((rows.completions, rows.of_group(0).completions), (1, 1));
+        assert_eq!((rows.completion_lengths, rows.samples.len()), (vec![4], 1));
     }
 }
 

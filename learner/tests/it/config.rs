@@ -200,6 +200,72 @@ fn the_fingerprint_follows_what_shapes_the_weights() {
     assert_eq!(ranks(1, 9), base.fingerprint(42));
 }
 
+/// With some of them no token would be trained on which learner and sampler agree.
+#[test]
+fn bounds_that_leave_out_a_ratio_of_1_are_refused() {
+    for (numbers, problem) in [
+        (json!({"delta": 0.9}), "loss.delta: is 0.9, but"),
+        (
+            json!({"delta": 1.2}),
+            "loss.delta: is 1.2, but the clip caps ratios at 1 + clip_high (1.2) already; give a \
+             larger number",
+        ),
+        (
+            json!({"sampler_clip_max": 0.9}),
+            "loss.sampler_clip_max: is 0.9; give a number from 1 up",
+        ),
+        (
+            json!({"sampler_clip_min": 1.1}),
+            "loss.sampler_clip_min: is 1.1; give a number from 0 to 1",
+        ),
+    ] {
+        let loss: LossSettings = serde_json::from_value(numbers).unwrap();
+        let fault = loss.validate().unwrap_err().to_string();
+        assert!(fault.contains(problem), "{fault}");
+    }
+    let usable = json!({"delta": 1.3, "clip_high": 0.28, "sampler_clip_min": 1.0,
+        "sampler_clip_max": 1.0});
+    let loss: LossSettings = serde_json::from_value(usable).unwrap();
+    loss.validate().unwrap();
+}
+
+#[test]
+fn usable_settings_that_hardly_anybody_means_are_warned_of() {
+    let warnings = |settings: serde_json::Value| {
+        let config: LearnerConfig = serde_json::from_value(settings).unwrap();
+        config.validate().unwrap();
+        config.warnings()
+    };
+    for usual in [
+        json!({}),
+        json!({"schedule": {"kind": "linear", "warmup_steps": 39, "min_factor": 0.1}}),
+        json!({"steps": 2, "num_iterations": 2, "schedule": {"warmup_steps": 3}}),
+    ] {
+        assert_eq!(warnings(usual), Vec::<String>::new());
+    }
+    for (unusual, named) in [
+        (
+            json!({"rollout": {"sampling": {"top_k": 50, "min_p": 0.05}}}),
+            "filters tokens by top_k, min_p, but",
+        ),
+        (
+            json!({"rollout": {"sampling": {"top_p": 0.9}}}),
+            "filters tokens by top_p, but",
+        ),
+        (
+            json!({"schedule": {"warmup_steps": 40}}),
+            "learner.schedule.warmup_steps is 40, but the run makes 40 updates",
+        ),
+        (
+            json!({"schedule": {"min_factor": 0.1}}),
+            "learner.schedule.min_factor is 0.1, but",
+        ),
+    ] {
+        let found = warnings(unusual);
+        assert!(found.len() == 1 && found[0].contains(named), "{found:?}");
+    }
+}
+
 /// A number that the loss ignores would look like a setting that has an effect.
 #[test]
 fn numbers_of_another_loss_are_refused() {

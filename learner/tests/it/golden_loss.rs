@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use learner::{
+    LearnerConfig,
     config::RewardWeights,
     group::{Group, StepGroups},
     loss::{LossStats, LossType, SamplerCorrection, SamplingStats, sampling_stats},
@@ -76,18 +77,23 @@ fn reward_metrics_equal_trl() {
     for case in cases() {
         let (id, weights) = (&case["id"], weights_of(&case));
         let weight = |column: usize| weights.get(column).copied().unwrap_or(0.0);
-        let weights = RewardWeights {
+        let rewards = RewardWeights {
             progress: 0.0,
             operational: 0.0,
             correct: weight(0),
             shaping: weight(1),
             episode_return: weight(2),
         };
-        let got = of_rollouts(&groups(&case), &weights, 0);
+        let config = LearnerConfig {
+            rewards,
+            ..LearnerConfig::default()
+        };
+        let got = of_rollouts(&groups(&case), &config, 0);
         let want = &case["expected"]["generation_metrics"];
-        // TRL counts a group without rewards as one with variance, and a whole batch at once where
-        // the batch is what scales.
+        // TRL counts a group without rewards as one with variance, one of a single member as one
+        // without, and a whole batch at once where the batch is what scales.
         let is_plain = case["options"]["scale_rewards"] != "batch"
+            && group_size_of(&case) > 1
             && case["options"]["multi_objective_aggregation"] == "sum_then_normalize"
             && rewards_of(&case).iter().flatten().all(Option::is_some);
         let share = is_plain.then_some("frac_reward_zero_std");

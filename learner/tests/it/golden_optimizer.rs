@@ -177,13 +177,16 @@ fn schedules_equal_transformers() {
 }
 
 #[test]
-fn cosine_ends_at_its_least_factor() {
-    let schedule = ScheduleSettings {
-        kind: ScheduleKind::Cosine,
-        warmup_steps: 10,
-        min_factor: 0.05,
-    };
-    assert_eq!(schedule.factor(0, 100), 0.0);
-    assert_eq!(schedule.factor(10, 100), 1.0);
-    assert!((schedule.factor(100, 100) - 0.05).abs() < 1e-12);
+fn what_falls_ends_at_its_least_factor() {
+    for kind in [ScheduleKind::Linear, ScheduleKind::Cosine] {
+        let schedule = ScheduleSettings {
+            kind,
+            warmup_steps: 10,
+            min_factor: 0.05,
+        };
+        assert_eq!(schedule.factor(0, 100), 0.0);
+        assert_eq!(schedule.factor(10, 100), 1.0);
+        assert!((schedule.factor(55, 100) - 0.525).abs() < 1e-12);
+        assert!((schedule.factor(100, 100) - 0.05).abs() < 1e-12);
+    }
 }

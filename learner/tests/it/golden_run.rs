@@ -336,6 +336,28 @@ fn dr_grpo_divides_by_its_rows_and_length() {
     }
 }
 
+/// The rate would stand still, and never come to its end.
+#[test]
+fn the_learning_rate_falls_in_steps_without_groups_too() {
+    let run = run("cispo_cosine");
+    let model = model(&run);
+    let config = LearnerConfig {
+        steps: 4,
+        ..config(&run)
+    };
+    let groups = &batches(&run, &config, model.config.vocab_size)[0];
+    let second_rate = |first: &StepGroups| {
+        let mut trainer = Trainer::new(&config, 1, &model).unwrap();
+        trainer.step(first, 0).unwrap();
+        trainer.step(groups, 1).unwrap()["learning_rate"]
+    };
+    let expected = second_rate(groups);
+    assert_eq!(second_rate(&StepGroups::default()), expected);
+    // Two updates a step: this is the fourth of eight.
+    let factor = config.schedule.factor(3, 8);
+    assert_eq!(expected, config.optimizer.learning_rate * factor);
+}
+
 #[test]
 fn a_ratio_against_the_sampler_is_reported_as_it_is() {
     let run = run("dapo_onpolicy");
