@@ -78,27 +78,36 @@ pub(crate) async fn gpu_check(args: &GpuCheckArgs) -> Result<ExitCode> {
 
 /// Returns the arguments that give a process the same settings and data.
 fn role_arguments(config: &ConfigArgs) -> Vec<String> {
+    let ConfigArgs {
+        preset,
+        config: file,
+        set,
+        seed,
+        data,
+        databases,
+        model,
+    } = config;
     let mut arguments = Vec::new();
     let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
-    if let Some(preset) = config.preset.and_then(|preset| preset.to_possible_value()) {
+    if let Some(preset) = preset.and_then(|preset| preset.to_possible_value()) {
         flag("--preset", preset.get_name().to_owned());
     }
-    if let Some(seed) = config.seed {
+    if let Some(seed) = seed {
         flag("--seed", seed.to_string());
     }
-    if let Some(model) = &config.model {
+    if let Some(model) = model {
         flag("--model", model.display().to_string());
     }
-    if let Some(data) = &config.data {
+    if let Some(data) = data {
         flag("--data", data.display().to_string());
     }
-    if let Some(databases) = &config.databases {
+    if let Some(databases) = databases {
         flag("--databases", databases.join(","));
     }
-    if let Some(file) = &config.config {
+    if let Some(file) = file {
         flag("--config", file.display().to_string());
     }
-    for setting in &config.set {
+    for setting in set {
         flag("--set", setting.clone());
     }
     arguments

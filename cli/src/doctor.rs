@@ -5,13 +5,13 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::{Result, bail};
 use bench::diagnosis::Diagnosis;
-use report::{Finding, LiveStatus, Severity, safe_line};
+use report::{Finding, LiveStatus, RunRecords, Severity, diagnose, safe_line};
 use serde::Serialize;
 
 use crate::{
     args::DoctorArgs,
     out_file,
-    status_source::{Fetched, StatusSource},
+    status_source::{Fetched, StatusSource, recorded_status},
     stdout,
 };
 
@@ -30,14 +30,25 @@ pub(crate) async fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     };
     write_json(args.json.as_deref(), &status.findings)?;
     stdout::print(text(&status))?;
-    let problems = status
-        .findings
-        .iter()
-        .filter(|it| it.severity == Severity::Problem);
-    Ok(match problems.count() {
+    Ok(match problems(&status.findings).count() {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     })
+}
+
+/// Describes the problems of a run that has ended, between blank lines; nothing if it has none.
+pub(crate) fn problems_text(records: &RunRecords) -> String {
+    let findings = diagnose(&recorded_status(records, ""));
+    let mut text: String = problems(&findings).map(finding_text).collect();
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    text
+}
+
+fn problems(findings: &[Finding]) -> impl Iterator<Item = &Finding> {
+    let is_problem = |it: &&Finding| it.severity == Severity::Problem;
+    findings.iter().filter(is_problem)
 }
 
 fn write_json(path: Option<&Path>, value: &impl Serialize) -> Result<()> {

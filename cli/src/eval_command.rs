@@ -6,9 +6,9 @@ use std::{
 };
 
 use actor::{EpisodeRecord, Policy};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use policy::Model;
-use report::{CorrectCount, DecodingMode, Evaluation, PolicyName, SuccessRate};
+use report::{CorrectCount, DecodingMode, Evaluation, PolicyName, SETTINGS, SuccessRate};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -37,6 +37,9 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         shutdown: &CancellationToken::new(),
     };
     let questions = table_questions(&setup, &args.split, args.questions)?;
+    if args.policy == PolicyChoice::Base {
+        setup.beyond_ascii.warn(&questions, progress);
+    }
     let chat = Arc::new(model.chat.clone());
     let mode = if args.temperature == 0.0 {
         DecodingMode::Greedy
@@ -87,12 +90,8 @@ fn check(args: &EvalArgs) -> Result<()> {
 /// Opens the model to evaluate. Scripted policies use only its chat template.
 fn model(policy: PolicyChoice, config: &RunConfig) -> Result<Model> {
     match policy {
-        PolicyChoice::Base => setup::chosen_model(true, config),
-        PolicyChoice::Model if config.model.dir.is_none() => bail!(
-            "--policy model requires --model DIR: the folder runs/NAME/model of a run or any \
-             Hugging Face folder; --policy random, oracle and base require no model"
-        ),
-        PolicyChoice::Model => setup::chosen_model(false, config),
+        PolicyChoice::Base => setup::embedded_base(&config.model),
+        PolicyChoice::Model => setup::named_model(config),
         PolicyChoice::Random | PolicyChoice::Oracle => {
             setup::base_model(&config.model, config.seed, config.placement())
         }
@@ -165,7 +164,7 @@ pub(crate) fn run_of(model: &Path) -> Result<Option<(PathBuf, RunConfig)>> {
     let Some(run) = above.find(|dir| model_source::is_run(dir)) else {
         return Ok(None);
     };
-    let path = run.join("config.toml");
+    let path = run.join(SETTINGS);
     let config = RunConfig::read(&path).context(
         "the settings of the model's run cannot be used; choose others with --preset or --config",
     )?;

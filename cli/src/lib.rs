@@ -8,6 +8,7 @@ mod admin;
 mod admin_client;
 mod allocator;
 mod args;
+mod ascii;
 mod bench_command;
 mod commands;
 mod compare;
@@ -49,6 +50,7 @@ mod watch;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use learner::LearnerError;
 
 use args::{Args, Command};
 
@@ -65,10 +67,19 @@ pub fn main() -> ExitCode {
     })
 }
 
+/// The exit code of a learner that another rank has left, or not joined: `EX_TEMPFAIL` of
+/// sysexits.h. The same command continues when the rank is back.
+const RANK_LOST: u8 = 75;
+
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    match error.is::<config::WrongSettings>() {
-        true => ExitCode::from(2),
-        false => ExitCode::FAILURE,
+    if error.is::<config::WrongSettings>() {
+        return ExitCode::from(2);
+    }
+    match error.downcast_ref() {
+        Some(LearnerError::Rank { .. } | LearnerError::RanksMissing { .. }) => {
+            ExitCode::from(RANK_LOST)
+        }
+        _ => ExitCode::FAILURE,
     }
 }
 

@@ -98,7 +98,10 @@ impl LiveRun {
             chat,
             questions: questions.collect(),
         };
-        let known = folder.read().unwrap_or_default();
+        let known = folder.read().unwrap_or_else(|error| {
+            tracing::warn!("the live page lacks what the run has recorded: {error:#}");
+            RunRecords::default()
+        });
         let mut records = self.lock();
         records.steps = known.steps;
         // The run repeats the steps after its checkpoint.

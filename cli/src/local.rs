@@ -9,7 +9,7 @@ use learner::{
     Learner, TrainEvent,
     checkpoint::{self, CHECKPOINTS, CheckpointState},
 };
-use policy::{Model, Placement};
+use policy::{Model, Placement, TEXT_FILES};
 use proto::Transport;
 use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -18,14 +18,6 @@ use crate::setup::open_model;
 
 /// The number of events that may wait for their reader. The trainer waits when the channel is full.
 const EVENTS: usize = 2;
-
-/// The files of a model that decide what it reads and writes.
-const TEXT_FILES: [&str; 4] = [
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-];
 
 /// A running learner with its actors.
 pub(crate) struct LocalRun {
@@ -108,8 +100,8 @@ pub(crate) fn checkpoint_model(path: &Path, placement: Placement) -> Result<Mode
     open_model(&path.join(checkpoint::MODEL), placement)
 }
 
-/// Refuses to continue a run whose checkpoints have another tokenizer, chat template or
-/// configuration than `model`. Does not read the weights.
+/// Refuses to continue a run whose checkpoints have another tokenizer, chat template,
+/// configuration or ends of text than `model`. Does not read the weights.
 pub(crate) fn check_text_files(run_dir: &Path, model: &Model) -> Result<()> {
     let read = |state: CheckpointState, path: &Path| {
         let file = |name| state.read(path, &format!("{}/{name}", checkpoint::MODEL));
@@ -136,4 +128,54 @@ pub(crate) fn newest_model(run_dir: &Path, placement: Placement) -> Result<Optio
     newest
         .map(|checkpoint| checkpoint_model(&checkpoint.path, placement))
         .transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use policy::embedded;
+    use sha2::{Digest as _, Sha256};
+
+    use super::*;
+
+    /// Writes the newest checkpoint of a run, with these files of a model.
+    fn write_checkpoint(run_dir: &Path, files: &[(String, Vec<u8>)]) {
+        let folder = run_dir.join(CHECKPOINTS).join("step_1");
+        fs::create_dir_all(folder.join(checkpoint::MODEL)).unwrap();
+        let hash = |content: &[u8]| hex::encode(Sha256::digest(content));
+        let mut state = CheckpointState {
+            step: 1,
+            ..CheckpointState::default()
+        };
+        let trainer = "trainer.safetensors".to_owned();
+        state.files.insert(trainer, hash(b""));
+        for (name, content) in files {
+            let name = format!("{}/{name}", checkpoint::MODEL);
+            fs::write(folder.join(&name), content).unwrap();
+            state.files.insert(name, hash(content));
+        }
+        state.sha256 = hash(&serde_json::to_vec(&state).unwrap());
+        let state = serde_json::to_vec(&state).unwrap();
+        fs::write(folder.join("state.json"), state).unwrap();
+    }
+
+    /// A generation config, for example, lists the ends of text.
+    #[test]
+    fn a_run_continues_with_the_text_files_that_it_began_with() {
+        let run = tempfile::tempdir().unwrap();
+        let mut model = embedded::model(0).unwrap();
+        check_text_files(run.path(), &model).unwrap();
+        write_checkpoint(run.path(), &model.files);
+        check_text_files(run.path(), &model).unwrap();
+        let began_with = model.files.clone();
+        for name in TEXT_FILES {
+            model.files.retain(|(file, _)| file != name);
+            model.files.push((name.to_owned(), b"{}".to_vec()));
+            let fault = check_text_files(run.path(), &model).unwrap_err();
+            let expected = format!("was trained with another {name} than the model");
+            assert!(fault.to_string().contains(&expected), "{fault}");
+            model.files.clone_from(&began_with);
+        }
+    }
 }

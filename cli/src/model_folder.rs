@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use learner::checkpoint::{self, CHECKPOINTS};
 use policy::{Chat, Model};
-use report::{CURVE_SPLIT, DecodingMode, Evaluation, RunFolder};
+use report::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyLicences, RunFolder};
 
-use crate::config::ModelConfig;
+use crate::{
+    config::{ModelConfig, RunConfig},
+    setup::data_licence,
+};
 
 pub(crate) use crate::model_source::LAST;
 
@@ -20,16 +23,31 @@ const CARD: &str = "README.md";
 /// The licence of this project, under which the embedded policies are.
 const EMBEDDED_LICENCE: &str = "apache-2.0";
 
+/// Returns the licences of what `sqlenv train` makes policies of.
+pub(crate) fn licences(config: &RunConfig) -> PolicyLicences {
+    PolicyLicences {
+        data: data_licence(&config.data),
+        ..licence_of_base(&config.model)
+    }
+}
+
+/// Returns the same for a learner, whose env-node does not name the licence of its data.
+pub(crate) fn licence_of_base(base: &ModelConfig) -> PolicyLicences {
+    PolicyLicences {
+        base: base.dir.is_none().then(|| EMBEDDED_LICENCE.to_owned()),
+        data: None,
+    }
+}
+
 /// Writes the policy of `step` with its model card into the folder `name` of a run.
 pub(crate) fn save(
     folder: &RunFolder,
     name: &str,
     model: &Model,
-    base: &ModelConfig,
+    licences: &PolicyLicences,
     step: u64,
 ) -> Result<PathBuf> {
-    let licence = base.dir.is_none().then_some(EMBEDDED_LICENCE);
-    let card = report::model_card(&folder.read()?, step, licence);
+    let card = report::model_card(&folder.read()?, step, licences);
     let mut model = model.clone();
     model.files.push((CARD.to_owned(), card.into_bytes()));
     let path = folder.path().join(name);

@@ -9,6 +9,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use policy::DecoderConfig;
+use report::SETTINGS;
 
 use crate::shutdown::shell_quoted;
 
@@ -37,7 +39,12 @@ fn cache_folder() -> Option<PathBuf> {
 /// are called `config.toml`, too.
 pub(crate) fn is_run(dir: &Path) -> bool {
     let has = |name: &str| dir.join(name).is_file();
-    has("config.toml") && (has("run.json") || has("metrics.jsonl"))
+    has(SETTINGS) && (has("run.json") || has("metrics.jsonl"))
+}
+
+/// Returns the tokens of a context, but not more than the model was trained for.
+pub(crate) fn fitted_context(tokens: u32, model: &DecoderConfig) -> u32 {
+    tokens.min(u32::try_from(model.max_positions).unwrap_or(u32::MAX))
 }
 
 /// Returns the model folder that `model` names.

@@ -23,7 +23,7 @@ use learner::{
 };
 use policy::{Model, durable, random::derive_seed};
 use proto::v1::Segment;
-use report::{DecodingMode, LearnerStepRecord, PolicyName, RunFolder, TrainingStage};
+use report::{DecodingMode, PolicyName, RunFolder, SETTINGS};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
@@ -35,9 +35,9 @@ use crate::{
     progress::Progress,
     setup::{Setup, with_tools},
     shutdown::{Interrupted, read_unless_interrupted},
+    supervised::{TrainingTotals, step_record},
 };
 
-const SETTINGS: &str = "config.toml";
 /// The hashes of what the training starts from, in the format of sha256sum.
 const MODEL_FILES: &str = "model.sha256";
 const SHARD: &str = "shard";
@@ -254,20 +254,8 @@ impl Pretraining<'_> {
 
     /// Records a shard. Its loss is the mean over its updates.
     fn record(&self, state: &SftProgress, loss: f64) -> Result<()> {
-        self.folder.append_step(&LearnerStepRecord {
-            step: state.step,
-            stage: TrainingStage::Sft,
-            policy_version: 0,
-            metrics: [
-                ("loss", loss),
-                ("grad_norm", state.grad_norm),
-                ("learning_rate", state.learning_rate),
-                ("num_tokens", state.tokens as f64),
-            ]
-            .map(|(name, value)| (name.to_owned(), value))
-            .into(),
-        })?;
-        Ok(())
+        let record = step_record(TrainingTotals::default(), state, loss);
+        Ok(self.folder.append_step(&record)?)
     }
 
     /// Evaluates on procedural databases of held-out words, and on what the project's own data has

@@ -18,10 +18,14 @@ use tonic::Code;
 
 use crate::{
     args::{EnvCredentials, LearnerCredentials, OWN_DATA_DIR},
+    ascii::NamesBeyondAscii,
     config::{DataConfig, ModelConfig, RunConfig},
     progress::Progress,
     shutdown::read_unless_interrupted,
 };
+
+/// What data state whose licence nobody has named (SPDX).
+const NO_LICENCE: &str = "NOASSERTION";
 
 /// Questions and an environment in this process.
 pub(crate) struct Setup {
@@ -33,6 +37,8 @@ pub(crate) struct Setup {
     pub(crate) solutions: Arc<Solutions>,
     /// Hash of questions and databases.
     pub(crate) data_sha256: String,
+    /// Names in the databases that the base policy cannot read.
+    pub(crate) beyond_ascii: NamesBeyondAscii,
 }
 
 impl Setup {
@@ -66,12 +72,14 @@ impl Setup {
         let solutions = Arc::new(dataset.questions.iter().collect());
         let environment = Environment::open(dataset.clone(), config.env.clone())?;
         let data_sha256 = environment.data_sha256().to_owned();
+        let beyond_ascii = NamesBeyondAscii::of(&environment);
         let node = EnvNode::new(environment, config.env_node.clone())?;
         Ok(Self {
             dataset: Arc::new(dataset),
             env: Transport::in_process(node.service()),
             solutions,
             data_sha256,
+            beyond_ascii,
         })
     }
 
@@ -222,20 +230,45 @@ pub(crate) fn base_model(config: &ModelConfig, seed: u64, placement: Placement) 
     }
 }
 
-/// Opens the model that --policy names: the embedded base policy, or the model of --model.
-pub(crate) fn chosen_model(wants_base: bool, config: &RunConfig) -> Result<Model> {
-    match (wants_base, &config.model.dir) {
-        (true, None) => Ok(policy::embedded::base()?),
-        (true, Some(dir)) => bail!(
+/// Checks that the model of the settings is there, and that it was trained for their contexts. Its
+/// weights are not read.
+pub(crate) fn check_model(config: &RunConfig) -> Result<()> {
+    let model = match &config.model.dir {
+        Some(dir) => Model::config_in(dir)?,
+        None => policy::embedded::base()?.config,
+    };
+    let context_tokens = config.learner.rollout.max_context_tokens as usize;
+    Ok(model.check_context(context_tokens)?)
+}
+
+/// Opens the model of `--policy base`.
+pub(crate) fn embedded_base(config: &ModelConfig) -> Result<Model> {
+    match &config.dir {
+        None => Ok(policy::embedded::base()?),
+        Some(dir) => bail!(
             "--policy base is the embedded policy; leave --policy out to use {}",
             dir.display()
         ),
-        (false, Some(dir)) => open_model(dir, config.placement()),
-        (false, None) => bail!(
+    }
+}
+
+/// Opens the model of `--policy model`.
+pub(crate) fn named_model(config: &RunConfig) -> Result<Model> {
+    match &config.model.dir {
+        Some(dir) => open_model(dir, config.placement()),
+        None => bail!(
             "--policy model requires --model DIR: the folder runs/NAME/model of a run or any \
-             Hugging Face folder; --policy base requires no model"
+             Hugging Face folder; --policy base, and --policy random and oracle of `sqlenv eval`, \
+             require no model"
         ),
     }
+}
+
+/// Returns the SPDX name of the licence that the data of the settings state, if they state one.
+pub(crate) fn data_licence(config: &DataConfig) -> Option<String> {
+    let dir = config.dir.as_deref().unwrap_or(Path::new(OWN_DATA_DIR));
+    let manifest = data::Manifest::read(dir).ok()?;
+    Some(manifest.licence).filter(|licence| licence != NO_LICENCE)
 }
 
 /// Opens a model folder on the CPU, in the dtype in which the model computes. A chat template that

@@ -116,8 +116,7 @@ impl WatchedFolder {
             return Err(ReportError::NotARun(self.path.clone()).into());
         }
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        let settings = records.config.as_deref().map(settings).unwrap_or_default();
-        let mut status = LiveStatus::of_records(&records, &name, settings);
+        let mut status = recorded_status(&records, &name);
         status.silent_seconds = folder.last_recorded().map(seconds_since);
         // The journal is a view for people: a run whose checkpoint cannot be read still has a
         // status.
@@ -153,6 +152,12 @@ impl WatchedFolder {
         }
         Ok(self.chat.get())
     }
+}
+
+/// Returns the status that the records of a run show, without what is wrong with it.
+pub(crate) fn recorded_status(records: &RunRecords, folder_name: &str) -> LiveStatus {
+    let settings = records.config.as_deref().map(settings).unwrap_or_default();
+    LiveStatus::of_records(records, folder_name, settings)
 }
 
 /// Returns the settings that the status needs, as far as `config.toml` has them.

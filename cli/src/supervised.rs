@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Result, bail};
 use candle_core::Device;
-use learner::sft::{self, SftConfig, SftNext};
+use learner::sft::{self, SftConfig, SftNext, SftProgress};
 use policy::{Model, durable, random::derive_seed};
 use proto::v1::Segment;
 use report::{LearnerStepRecord, RunFolder, TrainingStage};
@@ -73,7 +73,7 @@ impl<'a> ImitationTrainer<'a> {
         let placed = start.to(&device, dtype)?;
         let checkpoints = self.checkpoints.join(slug(title));
         let (mut saved, mut is_first) = (now(), true);
-        let mut progress = |state: sft::SftProgress| {
+        let mut progress = |state: SftProgress| {
             if std::mem::take(&mut is_first) {
                 stage.continue_from(state.tokens - state.batch_tokens);
             }
@@ -113,24 +113,31 @@ impl<'a> ImitationTrainer<'a> {
         Ok((model, totals))
     }
 
-    fn record(&self, before: TrainingTotals, state: &sft::SftProgress) -> Result<()> {
+    fn record(&self, before: TrainingTotals, state: &SftProgress) -> Result<()> {
         let Some(folder) = self.folder else {
             return Ok(());
         };
-        folder.append_step(&LearnerStepRecord {
-            step: before.steps + state.step,
-            stage: TrainingStage::Sft,
-            policy_version: 0,
-            metrics: [
-                ("loss", state.loss),
-                ("grad_norm", state.grad_norm),
-                ("learning_rate", state.learning_rate),
-                ("num_tokens", (before.tokens + state.tokens) as f64),
-            ]
-            .map(|(name, value)| (name.to_owned(), value))
-            .into(),
-        })?;
-        Ok(())
+        Ok(folder.append_step(&step_record(before, state, state.loss))?)
+    }
+}
+
+/// Returns the record of a step of supervised training, or of several with a mean `loss`.
+pub(crate) fn step_record(
+    before: TrainingTotals,
+    state: &SftProgress,
+    loss: f64,
+) -> LearnerStepRecord {
+    let metrics = [
+        ("loss", loss),
+        ("grad_norm", state.grad_norm),
+        ("learning_rate", state.learning_rate),
+        ("num_tokens", (before.tokens + state.tokens) as f64),
+    ];
+    LearnerStepRecord {
+        step: before.steps + state.step,
+        stage: TrainingStage::Sft,
+        policy_version: 0,
+        metrics: metrics.map(|(name, value)| (name.to_owned(), value)).into(),
     }
 }
 

@@ -20,11 +20,12 @@ use crate::{
     admin::{self, Readiness},
     args::TrainArgs,
     config::{self, RunConfig},
+    doctor::problems_text,
     evaluation::Evaluator,
     live::LiveRun,
     model_folder,
     progress::Progress,
-    setup::Setup,
+    setup::{Setup, check_model},
     shutdown::Interrupted,
     stdout,
     supervised::remove_checkpoints,
@@ -42,9 +43,7 @@ pub(crate) async fn train(
     shutdown: CancellationToken,
 ) -> Result<()> {
     if args.dry_run {
-        let config: RunConfig = config::resolve(&args.config)?;
-        stdout::print(config.commented_toml()?)?;
-        return config.check_paths();
+        return print_settings(args);
     }
     // The folder is created last: a run that cannot start must not leave a folder, because
     // `--resume` would choose it as the newest run.
@@ -55,7 +54,7 @@ pub(crate) async fn train(
     let live = LiveRun::default();
     let ready = open_admin_port(args.admin, &live).await?;
     let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
-    print_if_not_evaluated(&setup, progress);
+    print_what_is_missing(&setup, &config, progress);
     let mut run = plan.open(progress, live)?;
     let stages = Stages {
         folder: run.folder.clone(),
@@ -78,7 +77,8 @@ pub(crate) async fn train(
     };
     let closed = run.close(status).and_then(|()| {
         let records = run.folder.read()?;
-        Ok((report::summary(&records), report::write(run.folder.path())?))
+        let summary = report::summary(&records) + &problems_text(&records);
+        Ok((summary, report::write(run.folder.path())?))
     });
     run.live.end(status);
     // The error of a stage has priority: on a full disk, writing the report fails as well.
@@ -113,8 +113,20 @@ fn check_is_of_one_process(config: &RunConfig) -> Result<()> {
     Ok(())
 }
 
-fn print_if_not_evaluated(setup: &Setup, progress: &Progress) {
+/// Prints the resolved settings, and checks what they name.
+fn print_settings(args: &TrainArgs) -> Result<()> {
+    let config: RunConfig = config::resolve(&args.config)?;
+    stdout::print(config.commented_toml()?)?;
+    config.check_paths()?;
+    check_model(&config)
+}
+
+/// Says what the data lack for an evaluation, and what the base policy cannot read of them.
+fn print_what_is_missing(setup: &Setup, config: &RunConfig, progress: &Progress) {
     let questions = setup.questions();
+    if config.model.is_base() {
+        setup.beyond_ascii.warn(&questions, progress);
+    }
     if !questions.iter().any(|it| it.split.starts_with("eval")) {
         progress.print(
             "no question has the split `eval`, so the run is not evaluated on questions that it \
@@ -154,8 +166,8 @@ impl Stages<'_> {
         let (trained, step) = run.timed("GRPO", training).await?;
         let evaluation = self.evaluate_model(PolicyName::Grpo, &trained, step);
         run.timed("evaluations", evaluation).await?;
-        let base = &self.evaluator.config.model;
-        model_folder::save(&self.folder, model_folder::LAST, &trained, base, step)?;
+        let licences = model_folder::licences(self.evaluator.config);
+        model_folder::save(&self.folder, model_folder::LAST, &trained, &licences, step)?;
         let imitation = self.oracle_imitation(&start);
         if let Some(model) = run.timed("imitation", imitation).await? {
             let evaluation = self.evaluate_model(PolicyName::OracleImitation, &model, 0);

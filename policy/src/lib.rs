@@ -41,6 +41,7 @@ pub use device::{DTypeChoice, DeviceChoice, Placement, free_memory, peak_memory,
 pub use error::{PolicyError, Result};
 pub use kv_cache::KvCache;
 pub use model::Model;
+pub use model_files::TEXT_FILES;
 pub use packed_rows::{PackedRow, PackedRows};
 pub use random::Coordinates;
 pub use sampling::{Sampled, SamplingSettings};

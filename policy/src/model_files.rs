@@ -26,6 +26,16 @@ pub(crate) const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
 /// The chat template.
 pub(crate) const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
+/// The files that decide what a model reads and writes, besides its weights.
+pub const TEXT_FILES: [&str; 6] = [
+    CONFIG,
+    GENERATION_CONFIG,
+    tokenizer::FILE,
+    TOKENIZER_CONFIG,
+    CHAT_TEMPLATE,
+    SPECIAL_TOKENS_MAP,
+];
+
 /// The files of a folder that belong to the model, and the most bytes that each may have. All but
 /// the config and the tokenizer are optional.
 const FILES: [(&str, u64); 10] = [

@@ -64,8 +64,9 @@ impl RunRecords {
     }
 }
 
+/// The file of a run folder that has the resolved settings.
+pub const SETTINGS: &str = "config.toml";
 const RUN: &str = "run.json";
-const CONFIG: &str = "config.toml";
 const METRICS: &str = "metrics.jsonl";
 const EVALUATIONS: &str = "evaluations.jsonl";
 const TRANSCRIPTS: &str = "transcripts.jsonl";
@@ -121,7 +122,7 @@ impl RunFolder {
 
     /// Writes `config.toml`, the resolved settings.
     pub fn write_config(&self, toml: &str) -> Result<()> {
-        self.write(CONFIG, toml)
+        self.write(SETTINGS, toml)
     }
 
     /// Writes `timing.json`.
@@ -192,7 +193,7 @@ impl RunFolder {
         let transcripts: Vec<Transcript> = self.lines(TRANSCRIPTS, &mut unreadable)?;
         Ok(RunRecords {
             info: self.json(RUN, &mut unreadable)?,
-            config: self.text(CONFIG)?,
+            config: self.text(SETTINGS)?,
             steps: latest(steps, |s| (s.stage, s.step)),
             evaluations: latest(evaluations, evaluation_key),
             transcripts: latest(transcripts, |t| (t.policy, t.episode.question_id.clone())),
@@ -375,7 +376,7 @@ mod tests {
             (EVALUATIONS, 1, 2),
             (EVALUATIONS, 3, 3),
             (TIMING, 4, 4),
-            (CONFIG, 9, 4),
+            (SETTINGS, 9, 4),
         ] {
             let file = File::create(dir.path().join(name)).unwrap();
             file.set_modified(at(hours)).unwrap();

@@ -15,12 +15,12 @@ mod records;
 mod tensorboard;
 
 pub use error::ReportError;
-pub use folder::{RunFolder, RunRecords};
+pub use folder::{RunFolder, RunRecords, SETTINGS};
 pub use live::{
     ActorStatus, EnvNodeStatus, Finding, LiveEpisode, LiveStatus, RunSettings, Severity, diagnose,
     live_fragment, live_page, live_security_policy, shorten_steps,
 };
-pub use model_card::model_card;
+pub use model_card::{PolicyLicences, model_card};
 pub use page::{render, safe_line, safe_text, summary, write};
 pub use policy_comparison::{
     ComparisonRow, EpisodeLimits, PairedDifference, PolicyComparison, SampledAccuracy,

@@ -8,17 +8,45 @@ use crate::{
     records::{CURVE_SPLIT, Evaluation, RunInfo},
 };
 
+/// The licences of what a policy was made of, by their SPDX names; none if it is not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PolicyLicences {
+    /// That of the model from which the training started.
+    pub base: Option<String>,
+    /// That of the questions and databases.
+    pub data: Option<String>,
+}
+
+impl PolicyLicences {
+    /// Returns the licence of the policy, as Hugging Face spells it, if the base and the data have
+    /// one licence.
+    fn shared(&self) -> Option<String> {
+        let base = self.base.as_ref()?.to_lowercase();
+        (self.data.as_ref()?.to_lowercase() == base).then_some(base)
+    }
+
+    fn in_words(&self) -> String {
+        let base = self.base.as_deref().map(plain);
+        let data = self.data.as_deref().map(plain);
+        format!(
+            "base model: {}; data: {}",
+            base.as_deref().unwrap_or("as its own folder states"),
+            data.as_deref().unwrap_or("not stated")
+        )
+    }
+}
+
 /// Describes the policy of `step` in a run: what it is, what it was trained from and on, its
-/// results and settings. `licence` is its SPDX identifier, if it is known.
-pub fn model_card(records: &RunRecords, step: u64, licence: Option<&str>) -> String {
+/// results and settings.
+pub fn model_card(records: &RunRecords, step: u64, licences: &PolicyLicences) -> String {
     let mut card = String::from("---\n");
-    if let Some(licence) = licence {
+    if let Some(licence) = licences.shared() {
         card += &format!("license: {licence}\n");
     }
     card += "library_name: transformers\npipeline_tag: text-generation\n\
              tags: [sqlenv, grpo, reinforcement-learning, text-to-sql, tool-use]\n---\n\n";
     if let Some(info) = &records.info {
-        card += &description(info, step, licence);
+        card += &description(info, step, licences);
     }
     card += &results(&records.evaluations, step);
     if let Some(config) = &records.config {
@@ -28,16 +56,12 @@ pub fn model_card(records: &RunRecords, step: u64, licence: Option<&str>) -> Str
     card
 }
 
-fn description(info: &RunInfo, step: u64, licence: Option<&str>) -> String {
+fn description(info: &RunInfo, step: u64, licences: &PolicyLicences) -> String {
     let questions: Vec<String> = info
         .questions
         .iter()
         .map(|(split, count)| format!("{} of `{}`", number::count(*count), plain(split)))
         .collect();
-    let licence = licence.map_or_else(
-        || "that of the base model; the data may restrict it further".to_owned(),
-        str::to_owned,
-    );
     format!(
         "# {name}\n\nA policy that explores a SQLite database by tool calls (`describe`, `sample`, \
          `query`) to answer a question, and then calls `answer`.\n\n\
@@ -45,7 +69,7 @@ fn description(info: &RunInfo, step: u64, licence: Option<&str>) -> String {
          - From: {model}\n\
          - Parameters: {parameters}\n\
          - Data: {data}; {databases} databases; questions: {questions}\n\
-         - Licence: {licence}\n\n\
+         - Licence: {licences}\n\n\
          The folder has Hugging Face's format, with the chat template that the policy was trained \
          with. To evaluate it: `sqlenv eval --model FOLDER --split eval`. To let it answer a \
          question on any database: `sqlenv play --policy model --model FOLDER --database FILE -q \
@@ -58,6 +82,7 @@ fn description(info: &RunInfo, step: u64, licence: Option<&str>) -> String {
         data = plain(&info.dataset),
         databases = number::count(info.databases),
         questions = questions.join(", "),
+        licences = licences.in_words(),
     )
 }
 
@@ -119,7 +144,49 @@ mod tests {
                 ..RunRecords::default()
             };
             let block = format!("\n{fence}toml\n{config}\n{fence}\n");
-            assert!(model_card(&records, 1, None).ends_with(&block));
+            let card = model_card(&records, 1, &PolicyLicences::default());
+            assert!(card.ends_with(&block), "{card}");
+        }
+    }
+
+    /// Hugging Face shows the header as the licence of the model.
+    #[test]
+    fn a_policy_has_a_licence_if_its_base_and_its_data_share_it() {
+        let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+        for (base, data, licence, words) in [
+            (
+                "apache-2.0",
+                "Apache-2.0",
+                Some("apache-2.0"),
+                "base model: apache-2.0; data: Apache-2.0",
+            ),
+            (
+                "apache-2.0",
+                "CC-BY-SA-4.0",
+                None,
+                "base model: apache-2.0; data: CC-BY-SA-4.0",
+            ),
+            (
+                "apache-2.0",
+                "",
+                None,
+                "base model: apache-2.0; data: not stated",
+            ),
+            (
+                "",
+                "Apache-2.0",
+                None,
+                "base model: as its own folder states; data: Apache-2.0",
+            ),
+        ] {
+            let licences = PolicyLicences {
+                base: named(base),
+                data: named(data),
+            };
+            assert_eq!(licences.in_words(), words);
+            let card = model_card(&RunRecords::default(), 1, &licences);
+            let header = card.lines().find_map(|line| line.strip_prefix("license: "));
+            assert_eq!(header, licence, "{words}");
         }
     }
 }

@@ -90,6 +90,18 @@ pub struct LearnerStepRecord {
     pub metrics: BTreeMap<String, f64>,
 }
 
+impl LearnerStepRecord {
+    /// Returns the record of a step of GRPO.
+    pub fn of_grpo(step: u64, metrics: BTreeMap<String, f64>) -> Self {
+        Self {
+            step,
+            stage: TrainingStage::Grpo,
+            policy_version: step,
+            metrics,
+        }
+    }
+}
+
 fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
     let all = BTreeMap::<String, serde_json::Value>::deserialize(from)?;
     Ok(all

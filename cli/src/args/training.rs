@@ -23,8 +23,8 @@ pub(crate) struct TrainArgs {
     /// same command then starts a run and continues it, as a Kubernetes Job needs.
     #[arg(long, requires = "name", conflicts_with_all = ["resume", "dry_run"])]
     pub(crate) or_resume: bool,
-    /// Print the resolved settings with their meaning, check that their paths exist, and train
-    /// nothing.
+    /// Print the resolved settings with their meaning, check that their paths exist and that the
+    /// model was trained for their contexts, and train nothing.
     #[arg(long, conflicts_with = "resume")]
     pub(crate) dry_run: bool,
     /// Address of the live page, /status.json, /metrics, /livez and /readyz; default: none is

@@ -112,9 +112,8 @@ impl ComparedPolicy<'_> {
         let engines = match &self.kind {
             Kind::Base | Kind::Folder(_) => {
                 // The limits may be those of another model, which reads more.
-                let rollout = &mut config.learner.rollout;
-                let most = u32::try_from(model.config.max_positions).unwrap_or(u32::MAX);
-                rollout.max_context_tokens = rollout.max_context_tokens.min(most);
+                let wanted = &mut config.learner.rollout.max_context_tokens;
+                *wanted = model_source::fitted_context(*wanted, &model.config);
                 round.evaluator(&config).engines(&model, 0)?
             }
             Kind::Random | Kind::Oracle | Kind::Api(_) => Vec::new(),

@@ -7,10 +7,11 @@
 use std::{env, ffi::OsString, fs, path::Path};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use policy::Model;
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
-use super::RunConfig;
+use super::{RunConfig, reference};
 use crate::{
     args::{ConfigArgs, Preset},
     model_source,
@@ -52,22 +53,50 @@ pub(super) const TRL_NAMES: [(&str, &str, &str); 16] = [
 /// The variable that names a folder of data, as the images for the CPU set it.
 const DATA_VARIABLE: &str = "SQLENV_DATA";
 
+/// The setting that a model limits.
+const CONTEXT: &str = "learner.rollout.max_context_tokens";
+
 /// Merges the preset, the file, `--set` and the flags into one table.
 pub(super) fn merged(args: &ConfigArgs) -> Result<Table> {
     let file = args.config.as_deref().map(read_table).transpose()?;
     let given = merged_on(file.unwrap_or_default(), args)?;
-    let preset = args.preset.unwrap_or_else(|| default_preset(&given));
-    let mut table = preset_table(preset);
+    let mut table = match args.preset {
+        Some(preset) => preset_table(preset),
+        None => default_preset(&given),
+    };
     merge(&mut table, given);
     Ok(table)
 }
 
-/// Returns the preset of these settings if none is named. The limits and the learning rate of the
-/// embedded policy would harm another model.
-fn default_preset(given: &Table) -> Preset {
-    match given.get("model").and_then(|model| model.get("dir")) {
-        Some(_) => Preset::Model,
-        None => Preset::Tiny,
+/// Returns the preset below these settings if none is named. The limits and the learning rate of
+/// the embedded policy would harm another model.
+fn default_preset(given: &Table) -> Table {
+    let Some(dir) = given.get("model").and_then(|model| model.get("dir")) else {
+        return preset_table(Preset::Tiny);
+    };
+    let mut preset = preset_table(Preset::Model);
+    let is_given = reference::lookup(given, CONTEXT).is_some();
+    if let Some(dir) = dir.as_str().filter(|_| !is_given) {
+        fit_context(&mut preset, Path::new(dir));
+    }
+    preset
+}
+
+/// Lowers the context of the preset to that of the model in `dir`. A folder that is no model is
+/// named when the model is opened.
+fn fit_context(preset: &mut Table, dir: &Path) {
+    let wanted = reference::lookup(preset, CONTEXT).and_then(Value::as_integer);
+    let wanted = wanted.and_then(|tokens| u32::try_from(tokens).ok());
+    let (Some(wanted), Ok(model)) = (wanted, Model::config_in(dir)) else {
+        return;
+    };
+    let fitted = model_source::fitted_context(wanted, &model);
+    if fitted < wanted {
+        tracing::warn!(
+            "{CONTEXT} is {fitted} in place of the {wanted} of the preset `model`, because the \
+             model was trained for contexts of {fitted} tokens"
+        );
+        merge(preset, nested(CONTEXT, Value::from(fitted)));
     }
 }
 

@@ -261,6 +261,84 @@ fn a_model_folder_chooses_the_preset_of_models() {
     assert_eq!(named.unwrap().learner.rollout.max_context_tokens, 768);
 }
 
+/// A model that this program exported has 2,048 positions, and the preset of models contexts of
+/// 4,096 tokens.
+#[test]
+fn the_context_of_a_preset_that_nobody_named_fits_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, model_config) = policy::embedded::files()
+        .into_iter()
+        .find(|(name, _)| name == "config.json")
+        .unwrap();
+    fs::write(dir.path().join("config.json"), model_config).unwrap();
+    let file = dir.path().join("settings.toml");
+    fs::write(&file, "[learner.rollout]\nmax_context_tokens = 4096\n").unwrap();
+    let by_default = ConfigArgs {
+        model: Some(dir.path().to_owned()),
+        ..ConfigArgs::default()
+    };
+    let by_set = ConfigArgs {
+        set: vec!["learner.rollout.max_context_tokens=4096".to_owned()],
+        ..by_default.clone()
+    };
+    let by_file = ConfigArgs {
+        config: Some(file),
+        ..by_default.clone()
+    };
+    let by_preset = ConfigArgs {
+        preset: Some(Preset::Model),
+        ..by_default.clone()
+    };
+    for (args, context_tokens) in [
+        (by_default, 2_048),
+        (by_set, 4_096),
+        (by_file, 4_096),
+        (by_preset, 4_096),
+    ] {
+        let run: RunConfig = super::resolve(&args).unwrap();
+        let learner: LearnerRole = super::resolve(&args).unwrap();
+        for rollout in [run.learner.rollout, learner.learner.rollout] {
+            assert_eq!(rollout.max_context_tokens, context_tokens, "{args:?}");
+        }
+    }
+}
+
+/// Returns the settings of a table by their dotted names.
+fn values(table: &Table, section: &str) -> Vec<(String, toml::Value)> {
+    let named = |(name, value): (&String, &toml::Value)| {
+        let name = format!("{section}{name}");
+        match value {
+            toml::Value::Table(inner) => values(inner, &format!("{name}.")),
+            value => vec![(name, value.clone())],
+        }
+    };
+    table.iter().flat_map(named).collect()
+}
+
+/// docs/smollm2.md gives this preset for the results of that run.
+#[test]
+fn the_preset_of_smollm2_has_the_settings_of_the_recorded_run() {
+    let recorded: Table = include_str!("../../../docs/runs/smollm2/config.toml")
+        .parse()
+        .unwrap();
+    let preset: RunConfig = super::resolve(&ConfigArgs {
+        preset: Some(Preset::SpiderSmollm2),
+        ..set(&["warm_start.enabled=false", "learner.steps=60"])
+    })
+    .unwrap();
+    let preset = layers::to_table(&preset).unwrap();
+    let sections = ["learner.", "actor.", "evaluation."];
+    let compared = values(&recorded, "")
+        .into_iter()
+        .filter(|(name, _)| sections.iter().any(|it| name.starts_with(it)))
+        // The default since then is 0, which selects the same.
+        .filter(|(name, _)| name != "actor.engine.pass_tokens");
+    for (name, value) in compared {
+        let found = reference::lookup(&preset, &name);
+        assert_eq!(found, Some(&value), "{name}");
+    }
+}
+
 #[test]
 fn random_weights_are_for_the_embedded_policy() {
     let both = ["model.random_weights=true", "model.dir=\"somewhere\""];

@@ -6,6 +6,7 @@ use report::{RefusedActorRecord, RunFolder, RunInfo, RunStatus};
 
 use crate::{
     config::LearnerRole,
+    doctor::problems_text,
     live::LiveRun,
     local::newest_model,
     model_folder,
@@ -62,11 +63,9 @@ impl EndingRun<'_> {
             bail!(Interrupted);
         }
         self.save_model()?;
-        let message = format!(
-            "{}{}",
-            report::summary(&self.folder.read()?),
-            self.results()
-        );
+        let records = self.folder.read()?;
+        let (table, problems) = (report::summary(&records), problems_text(&records));
+        let message = format!("{table}{problems}{}", self.results());
         self.place.save().await?;
         self.progress.print(&message);
         self.live.linger().await;
@@ -90,8 +89,9 @@ impl EndingRun<'_> {
     fn save_model(&self) -> Result<()> {
         let model = newest_model(self.folder.path(), self.config.placement())?
             .context("a finished run has no checkpoint: this is a bug")?;
-        let (base, steps) = (&self.config.model, self.config.learner.steps);
-        model_folder::save(self.folder, model_folder::LAST, &model, base, steps)?;
+        let licences = model_folder::licence_of_base(&self.config.model);
+        let steps = self.config.learner.steps;
+        model_folder::save(self.folder, model_folder::LAST, &model, &licences, steps)?;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use learner::{Learner, ServerCredentials, TrainEvent};
 use proto::v1::Trajectory;
-use report::{LearnerStepRecord, RunFolder, TrainingStage};
+use report::{LearnerStepRecord, RunFolder};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -103,12 +103,7 @@ impl ServingLearner<'_> {
                 },
                 TrainEvent::Step { step, metrics } => {
                     stage.set(step);
-                    let record = LearnerStepRecord {
-                        step,
-                        stage: TrainingStage::Grpo,
-                        policy_version: step,
-                        metrics,
-                    };
+                    let record = LearnerStepRecord::of_grpo(step, metrics);
                     self.live.step(&record);
                     let written = self.folder.append_step(&record);
                     if let Err(error) = written {
@@ -126,7 +121,8 @@ impl ServingLearner<'_> {
     fn record_evaluation(&self, version: u64, name: &str, episodes: &[Trajectory]) -> Result<()> {
         self.evaluations.record(version, name, episodes, || {
             let model = self.learner.newest_model()?;
-            model_folder::save(self.folder, model_folder::BEST, &model, self.base, version)?;
+            let licences = model_folder::licence_of_base(self.base);
+            model_folder::save(self.folder, model_folder::BEST, &model, &licences, version)?;
             Ok(())
         })
     }

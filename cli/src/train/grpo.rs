@@ -10,7 +10,7 @@ use learner::{
     Learner, LearnerConfig, TrainEvent, TrainingQuestion, TrustConfig, checkpoint::CHECKPOINTS,
 };
 use policy::Model;
-use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, TrainingStage};
+use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName};
 
 use super::Stages;
 use crate::{
@@ -125,12 +125,7 @@ impl LearningCurve<'_> {
             match event {
                 TrainEvent::Step { step, metrics } => {
                     note(stage, step, &metrics);
-                    let record = LearnerStepRecord {
-                        step,
-                        stage: TrainingStage::Grpo,
-                        policy_version: step,
-                        metrics,
-                    };
+                    let record = LearnerStepRecord::of_grpo(step, metrics);
                     self.stages.live.step(&record);
                     self.stages.folder.append_step(&record)?;
                 }
@@ -225,8 +220,8 @@ impl LearningCurve<'_> {
                 .await?;
             // The evaluation comes last: a run that stops in between writes both again.
             if is_best(&folder.evaluations()?, &evaluation) {
-                let base = &evaluator.config.model;
-                model_folder::save(folder, model_folder::BEST, model, base, step)?;
+                let licences = model_folder::licences(evaluator.config);
+                model_folder::save(folder, model_folder::BEST, model, &licences, step)?;
             }
             folder.append_evaluation(&evaluation)?;
             live.evaluated(folder);

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use policy::Model;
-use report::{RunFolder, RunInfo, RunStatus, StageTime};
+use report::{RunFolder, RunInfo, RunStatus, SETTINGS, StageTime};
 
 use crate::{
     args::{ConfigArgs, DEFAULT_RUNS_DIR, TrainArgs},
@@ -24,7 +24,6 @@ use crate::{
     warm_start,
 };
 
-const SETTINGS: &str = "config.toml";
 const TIMING_EVERY: Duration = Duration::from_secs(5);
 
 /// A new run before its folder exists, or a run to resume.

@@ -211,17 +211,17 @@ fn an_env_node_with_other_data_is_named_before_anything_is_played() {
     );
 }
 
-/// The preset of model folders has contexts of 4,096 tokens, and this model has 2,048 positions.
+/// This model has 2,048 positions.
 #[test]
 fn contexts_beyond_the_model_are_refused_before_a_run_begins() {
     let dir = tempfile::tempdir().unwrap();
     let runs_dir = dir.path().to_str().unwrap();
-    let model = ["--model", "policy/embedded"];
+    let context = "learner.rollout.max_context_tokens=4096";
+    let model = ["--model", "policy/embedded", "--set", context];
     let parts = ["learner.rollout.max_context_tokens: is 4096", "2048"];
-    check(
-        &[&["train", "--runs-dir", runs_dir][..], &model].concat(),
-        &parts,
-    );
+    for more in [&["--runs-dir", runs_dir][..], &["--dry-run"]] {
+        check(&[&["train"][..], more, &model].concat(), &parts);
+    }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 
     let (_node, address) = serve(&["env-node", "--listen", "127.0.0.1:0"]);

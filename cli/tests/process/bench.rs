@@ -1,13 +1,10 @@
 //! Tests that the benchmarks run and print their tables. No test checks a speed.
 
-use crate::program::sqlenv;
+use crate::{program::sqlenv, success::succeed};
 
 /// Runs a benchmark and returns the cells of its table.
 fn table(args: &[&str]) -> Vec<Vec<String>> {
-    let output = sqlenv(args).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = succeed(&mut sqlenv(args));
     let cells = |line: &str| {
         line.trim_matches('|')
             .split('|')

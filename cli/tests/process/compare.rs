@@ -15,7 +15,7 @@ use axum::{
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
 
-use crate::{evaluation::evaluations, program::sqlenv};
+use crate::{evaluation::evaluations, program::sqlenv, success::succeed};
 
 /// Runs `compare` and returns its exit code, its output and the JSON that it wrote.
 fn compare(args: &[&str]) -> (Option<i32>, String, Value) {
@@ -61,10 +61,7 @@ fn policies_have_the_same_questions_and_the_results_of_eval() {
     assert!(printed.contains("p < 0.001"), "{printed}");
 
     let eval = "eval --policy base --split eval-unseen --questions 20";
-    let output = sqlenv(&eval.split(' ').collect::<Vec<_>>())
-        .output()
-        .unwrap();
-    let eval = String::from_utf8_lossy(&output.stdout).into_owned();
+    let eval = succeed(&mut sqlenv(&eval.split(' ').collect::<Vec<_>>()));
     let correct = base["greedy"]["correct"].as_u64().unwrap();
     assert!(
         eval.starts_with(&format!("{correct} of 20 correct")),
@@ -88,8 +85,7 @@ fn the_table_of_a_report_comes_out_of_a_comparison() {
     ];
     let mut train = sqlenv(&["train", "--runs-dir", runs_dir, "--name", "one"]);
     let settings = settings.iter().flat_map(|it| ["--set", it]);
-    let trained = train.args(settings).output().unwrap();
-    assert!(trained.status.success(), "{trained:?}");
+    succeed(train.args(settings));
     let run = dir.path().join("one");
     let run_name = run.to_str().unwrap();
 

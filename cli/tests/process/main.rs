@@ -26,6 +26,7 @@ mod roles;
 mod second_learner;
 mod security;
 mod sft;
+mod success;
 mod terminal;
 mod threads;
 mod traces;

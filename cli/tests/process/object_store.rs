@@ -17,6 +17,7 @@ use crate::{
     http::{free_address, request},
     program::{Running, serve, serve_with, serve_with_log, sqlenv, start_actor},
     second_learner::{learner_args, trained_alone},
+    success::succeed,
 };
 
 /// A server of S3's protocol with the empty bucket `runs`.
@@ -126,8 +127,7 @@ fn a_run_in_an_object_store_survives_its_machine_and_has_one_learner() {
     let output = s3.sqlenv(&above).output().unwrap();
     assert!(!output.status.success(), "{output:?}");
     let fetch = ["fetch", "s3://runs/team/one", copy.to_str().unwrap()];
-    let output = s3.sqlenv(&fetch).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    succeed(&mut s3.sqlenv(&fetch));
     assert!(weights(&copy) == expected);
     assert!(evaluations(&copy).keys().any(|key| key.contains("grpo")));
     assert!(copy.join("report.html").is_file() && copy.join("checkpoints/step_2").is_dir());

@@ -7,7 +7,10 @@ use std::{
 
 use rusqlite::Connection;
 
-use crate::program::{serve, sqlenv};
+use crate::{
+    program::{serve, sqlenv},
+    success::succeed,
+};
 
 const SCHEMA: &str = "
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT);
@@ -43,6 +46,7 @@ fn the_base_policy_answers_a_question_about_any_database() {
     assert!(shown.starts_with(question), "{shown}");
     assert!(shown.contains("describe customers"), "{shown}");
     assert!(shown.ends_with("Answer: 3\n"), "{shown}");
+    assert!(!errors.contains("ASCII"), "{errors}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
@@ -55,8 +59,9 @@ fn a_pipe_gets_each_text_as_it_is() {
     let question = "How many customers are there?\u{200f}";
     let database = path.to_str().unwrap();
     let played = play(&["--policy", "base", "--database", database, "-q", question]);
-    let shown = text(&played.stdout);
+    let (shown, errors) = (text(&played.stdout), text(&played.stderr));
     assert!(shown.starts_with(question), "{shown:?}");
+    assert!(errors.contains("on words in ASCII alone"), "{errors:?}");
 }
 
 #[test]
@@ -83,7 +88,7 @@ fn wrong_arguments_are_named() {
     let ask = "How many?";
     let cases: &[(&[&str], &str)] = &[
         (&["--database", "none.sqlite", "-q", ask], "no such file"),
-        (&["--database", folder, "-q", ask], "no such file"),
+        (&["--database", folder, "-q", ask], "sqlenv data import DIR"),
         (&["--database", &no_database, "-q", ask], "cannot be used"),
         (&["--database", &empty, "-q", ask], "cannot be used"),
         (
@@ -112,9 +117,9 @@ fn wrong_arguments_are_named() {
 
 #[test]
 fn a_policy_plays_a_question_of_the_data_and_the_gold_is_shown() {
-    let played = play(&["--policy", "base", "--split", "eval"]);
-    let shown = text(&played.stdout);
-    assert!(played.status.success(), "{}", text(&played.stderr));
+    let shown = succeed(&mut sqlenv(&[
+        "play", "--policy", "base", "--split", "eval",
+    ]));
     assert!(shown.contains("orrect.\nGold answer: "), "{shown}");
 }
 
@@ -123,13 +128,8 @@ fn a_policy_plays_a_question_of_the_data_and_the_gold_is_shown() {
 fn with_an_env_node_a_policy_needs_no_data() {
     let (_node, address) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
     let empty = tempfile::tempdir().unwrap();
-    let played = sqlenv(&["play", "--policy", "base", "--split", "eval"])
-        .args(["--env", &address])
-        .current_dir(empty.path())
-        .output()
-        .unwrap();
-    assert!(played.status.success(), "{}", text(&played.stderr));
-    let shown = text(&played.stdout);
+    let mut play = sqlenv(&["play", "--policy", "base", "--split", "eval"]);
+    let shown = succeed(play.args(["--env", &address]).current_dir(empty.path()));
     assert!(
         shown.contains("Answer: ") || shown.contains("No answer after"),
         "{shown}"

@@ -7,7 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::program::{Running, sqlenv};
+use crate::{
+    program::{Running, sqlenv},
+    success::succeed,
+};
 
 /// Two shards of a few databases.
 fn pretrain(out: &Path) -> Command {
@@ -31,12 +34,7 @@ fn small_pretraining(preset: &str, out: &Path) -> Command {
 }
 
 fn finish(out: &Path) {
-    let output = pretrain(out).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    succeed(&mut pretrain(out));
 }
 
 #[test]
@@ -106,7 +104,7 @@ fn splits_without_questions_are_not_evaluated() {
     let build = "data procedural --databases 3 --questions 2 --out";
     let mut build: Vec<&str> = build.split(' ').collect();
     build.push(data);
-    assert!(sqlenv(&build).output().unwrap().status.success());
+    succeed(&mut sqlenv(&build));
     let mut command = pretrain(&out);
     command.args(["--set", "pretrain.shards=1", "--data", data]);
     let output = command.output().unwrap();

@@ -8,18 +8,14 @@ use serde_json::Value;
 use crate::{
     endings::signal,
     program::{Running, sqlenv},
+    success::succeed,
 };
 
 fn train(runs_dir: &Path, name: &str, more: &[&str]) {
     let runs_dir = runs_dir.to_str().unwrap();
     let mut args = vec!["train", "--runs-dir", runs_dir, "--name", name];
     args.extend(more);
-    let output = sqlenv(&args).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    succeed(&mut sqlenv(&args));
 }
 
 fn weights(runs_dir: &Path, name: &str) -> Vec<u8> {
@@ -87,17 +83,9 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
 
     // The model of a run from random weights is evaluated with the settings of its run.
     let model = dir.path().join("one").join("model");
-    let evaluated = sqlenv(&[
-        "eval",
-        "--questions",
-        "2",
-        "--model",
-        model.to_str().unwrap(),
-    ])
-    .output()
-    .unwrap();
-    let printed = String::from_utf8_lossy(&evaluated.stderr).into_owned();
-    assert!(evaluated.status.success(), "{printed}");
+    let eval = ["eval", "--questions", "2", "--model"];
+    succeed(sqlenv(&eval).arg(&model));
+    a_copied_model_is_used_without_its_run(&model, &dir.path().join("copied"));
 
     train(
         dir.path(),
@@ -108,6 +96,25 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
         weights(dir.path(), "one") != weights(dir.path(), "other"),
         "the seed has no effect"
     );
+}
+
+/// Evaluates a copy of a model by the command of its card. The preset of models has contexts of
+/// 4,096 tokens, and the model 2,048 positions.
+fn a_copied_model_is_used_without_its_run(model: &Path, copy: &Path) {
+    fs::create_dir(copy).unwrap();
+    for file in fs::read_dir(model).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+    }
+    let copy = copy.to_str().unwrap();
+    let card = ["eval", "--model", copy, "--split", "eval"];
+    let evaluated = sqlenv(&card).args(["--questions", "2"]).output().unwrap();
+    let printed = String::from_utf8_lossy(&evaluated.stderr).into_owned();
+    assert!(evaluated.status.success(), "{printed}");
+    let lowered = "learner.rollout.max_context_tokens is 2048 in place of the 4096";
+    assert!(printed.contains(lowered), "{printed}");
+    let dry = succeed(&mut sqlenv(&["train", "--dry-run", "--model", copy]));
+    assert!(dry.contains("\nmax_context_tokens = 2048\n"), "{dry}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::{fs, path::Path};
 use crate::{
     evaluation::weights,
     program::{serve, serve_with_log, sqlenv, start_actor},
+    success::succeed,
 };
 
 pub(crate) const SETTINGS: [&str; 7] = [
@@ -22,8 +23,7 @@ pub(crate) fn trained_alone(dir: &Path) -> Vec<u8> {
     let settings: Vec<&str> = SETTINGS.iter().flat_map(|it| ["--set", it]).collect();
     let runs_dir = dir.to_str().unwrap();
     let train = ["train", "--runs-dir", runs_dir, "--name", "alone"];
-    let output = sqlenv(&[&train, &settings[..]].concat()).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    succeed(&mut sqlenv(&[&train, &settings[..]].concat()));
     weights(&dir.join("alone"))
 }
 

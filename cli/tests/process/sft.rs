@@ -10,6 +10,7 @@ use std::{
 use crate::{
     endings::signal,
     program::{Running, sqlenv},
+    success::succeed,
 };
 
 /// Imitates the oracle, its corrections and the mixed demonstrators, in some seconds.
@@ -20,12 +21,7 @@ fn sft(out: &Path) -> Command {
 }
 
 fn finish(out: &Path) {
-    let output = sft(out).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    succeed(&mut sft(out));
 }
 
 /// Sends SIGINT when the first stage begins, and returns the folder of its checkpoints.

@@ -149,6 +149,38 @@ fn a_run_in_one_process_has_the_live_page_and_the_metrics_of_all_roles() {
     assert!(train.0.wait().unwrap().success());
 }
 
+/// Its table looks like that of any other run. So cold a policy plays all episodes of a group
+/// alike.
+#[test]
+fn a_run_that_trains_on_nothing_says_so_at_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = dir.path().to_str().unwrap();
+    let settings = [
+        "learner.steps=2",
+        "learner.groups_per_step=1",
+        "learner.max_groups_per_step=1",
+        "learner.rollout.sampling.temperature=0.001",
+        "learner.checkpoint.every_steps=1",
+        "evaluation.every_steps=0",
+        "evaluation.questions=2",
+        "evaluation.unseen_questions=0",
+        "imitation.enabled=false",
+    ];
+    let mut train = sqlenv(&["train", "--runs-dir", runs, "--name", "cold"]);
+    let train = train.args(settings.iter().flat_map(|it| ["--set", it]));
+    let trained = train.output().unwrap();
+    let printed = String::from_utf8_lossy(&trained.stderr);
+    assert!(trained.status.success(), "{printed}");
+    let run = dir.path().join("cold");
+    let examined = sqlenv(&["doctor"]).arg(run).output().unwrap();
+    let diagnosis = String::from_utf8_lossy(&examined.stdout);
+    assert_eq!(examined.status.code(), Some(1), "{diagnosis}");
+    for text in [printed, diagnosis] {
+        assert!(text.contains("\nproblem (zero-variance)\n"), "{text}");
+        assert!(text.contains("weights are those of the start"), "{text}");
+    }
+}
+
 #[test]
 fn the_admin_port_of_a_run_in_one_process_must_be_free() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

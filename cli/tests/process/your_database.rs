@@ -91,8 +91,15 @@ fn the_page_leads_from_a_strange_file_to_a_compared_policy() {
     assert!(printed.contains(" 0 problems"), "{printed}");
 
     let short: Vec<&str> = SHORT_TRAINING.iter().flat_map(|it| ["--set", it]).collect();
-    run(dir, train, &short);
+    let trained = run(dir, train, &short);
+    let printed = String::from_utf8_lossy(&trained.stderr);
+    let of_names = "pretrained on words in ASCII alone";
+    assert!(printed.contains(of_names), "{printed}");
     assert!(dir.join("runs/mine/report.html").is_file());
+    let card = fs::read_to_string(dir.join("runs/mine/model/README.md")).unwrap();
+    let licence = "Licence: base model: apache-2.0; data: not stated";
+    assert!(card.contains(licence), "{card}");
+    assert!(!card.contains("license:"), "{card}");
     let compared = run(dir, compare, &["--questions", "3"]);
     let printed = String::from_utf8_lossy(&compared.stdout);
     assert!(

@@ -245,7 +245,7 @@ fn templates_that_hide_names_are_refused() {
         .unwrap();
     let text = String::from_utf8(template.clone()).unwrap();
     let json = text.replace(
-        "'\\n<tool_response>\\n' + message.content +",
+        "'\\n<tool_response>\\n' + (message.content or '') +",
         "'\\n' + (message.content | tojson) +",
     );
     assert_ne!(json, text);

@@ -1,8 +1,10 @@
 //! Tests the embedded policy's text: the format is plain Hermes, segments concatenate exactly, and
 //! the format takes few tokens.
 
+use policy::chat_template::ChatTemplate;
 use policy::{Chat, ChatRole, Message, ToolCall, embedded};
 use proptest::prelude::*;
+use serde_json::{Value, json};
 
 use crate::common::{is_prefix_preserving, sqlenv_tools};
 
@@ -44,6 +46,32 @@ fn the_format_is_plain_hermes() {
         chat().render(&messages, &sqlenv_tools(), true).unwrap(),
         expected
     );
+}
+
+/// There a call has its arguments as a string, and its turn has no content.
+#[test]
+fn a_call_in_the_format_of_openai_is_printed_as_any_other() {
+    let files = embedded::files();
+    let named = |(name, _): &&(String, Vec<u8>)| name == "chat_template.jinja";
+    let (_, source) = files.iter().find(named).unwrap();
+    let template = ChatTemplate::new(std::str::from_utf8(source).unwrap()).unwrap();
+    let object = json!({"sql": "SELECT 'Zoë'"});
+    let text = json!(r#"{"sql": "SELECT 'Zoë'"}"#);
+    for arguments in [object, text] {
+        let function = json!({"name": "query", "arguments": arguments});
+        let call = json!({"type": "function", "function": function});
+        for content in [None, Some(Value::Null), Some(json!(""))] {
+            let mut turn = json!({"role": "assistant", "tool_calls": [call]});
+            if let Some(content) = content {
+                turn["content"] = content;
+            }
+            let messages = json!({"messages": [{"role": "user", "content": "Who?"}, turn]});
+            let rendered = template.render(&messages).unwrap();
+            let expected = "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n<tool_call>\n\
+                {\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 'Zoë'\"}}\n</tool_call><|im_end|>";
+            assert!(rendered.ends_with(expected), "{rendered}");
+        }
+    }
 }
 
 /// TRL demands it of a template: the tokens of a conversation begin those of any longer one.

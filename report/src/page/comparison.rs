@@ -3,11 +3,10 @@
 use maud::{Markup, html};
 
 use super::{
-    elements::{policy_class, rate_in_words},
+    elements::{policy_class, rate_cell},
     evaluations::Evaluations,
 };
 use crate::{
-    chart::interval_strip,
     folder::RunRecords,
     number,
     records::{DecodingMode, EVAL_SPLIT, Evaluation, PolicyName},
@@ -190,13 +189,5 @@ fn cell(class: &str, evaluation: Option<&Evaluation>) -> Markup {
     let Some(evaluation) = evaluation.filter(|e| e.metrics.success.questions > 0) else {
         return html! { td.rate { "·" } };
     };
-    let success = &evaluation.metrics.success;
-    let interval = (success.wilson_low, success.wilson_high);
-    html! {
-        td.rate title=(rate_in_words(success)) {
-            b { (number::percent(success.success_rate)) }
-            small { (number::percent(interval.0)) "–" (number::percent(interval.1)) }
-            (interval_strip(class, success.success_rate, interval))
-        }
-    }
+    rate_cell(class, &evaluation.metrics.success)
 }

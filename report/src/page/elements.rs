@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use crate::{
+    chart::interval_strip,
     number,
     records::{PolicyName, SuccessRate},
 };
@@ -30,8 +31,20 @@ pub(super) fn figure(title: &str, caption: &str, drawing: &Markup) -> Markup {
     }
 }
 
+/// Returns a table's cell of a success rate with its interval. `class` gives it its colour.
+pub(crate) fn rate_cell(class: &str, success: &SuccessRate) -> Markup {
+    let interval = (success.wilson_low, success.wilson_high);
+    html! {
+        td.rate title=(rate_in_words(success)) {
+            b { (number::percent(success.success_rate)) }
+            small { (number::percent(interval.0)) "–" (number::percent(interval.1)) }
+            (interval_strip(class, success.success_rate, interval))
+        }
+    }
+}
+
 /// Describes a success rate: `81.3 % (76.5 to 85.3), 244 of 300`.
-pub(crate) fn rate_in_words(success: &SuccessRate) -> String {
+pub(super) fn rate_in_words(success: &SuccessRate) -> String {
     format!(
         "{} % ({} to {}), {} of {}",
         number::percent(success.success_rate),

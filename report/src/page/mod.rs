@@ -14,7 +14,7 @@ mod headline;
 pub(crate) mod transcripts;
 
 pub use comparison::summary;
-pub(crate) use elements::rate_in_words;
+pub(crate) use elements::rate_cell;
 pub(crate) use evaluations::Evaluations;
 
 use std::path::{Path, PathBuf};

@@ -10,9 +10,8 @@ use super::{
     text::{against, of_split, pass_at},
 };
 use crate::{
-    chart::interval_strip,
     number,
-    page::{document_head, rate_in_words, safe_text},
+    page::{document_head, rate_cell, safe_text},
 };
 
 /// Renders the page.
@@ -70,17 +69,11 @@ fn accuracy(rows: &[&ComparisonRow]) -> Markup {
 
 fn accuracy_row(row: &ComparisonRow) -> Markup {
     let metrics = &row.greedy;
-    let success = &metrics.success;
-    let interval = (success.wilson_low, success.wilson_high);
     html! {
         tr {
             th scope="row" { (row.policy) }
             td.figure { (row.shots) }
-            td.rate title=(rate_in_words(success)) {
-                b { (number::percent(success.success_rate)) }
-                small { (number::percent(interval.0)) "–" (number::percent(interval.1)) }
-                (interval_strip(class(row), success.success_rate, interval))
-            }
+            (rate_cell(class(row), &metrics.success))
             td.figure { (against(row)) }
             td.figure { (pass_at(row)) }
             td.figure { (number::signed(metrics.mean_reward, 2)) }

@@ -1,6 +1,6 @@
 //! Rules about what a policy learns.
 
-use super::recent::{MIN_STEPS, mean, percent, recent, recent_mean};
+use super::recent::{MIN_STEPS, mean, newest, percent, recent, recent_mean};
 use crate::{
     live::{
         findings::{Diagnosed, Severity},
@@ -15,7 +15,7 @@ use crate::{
 const ZERO_VARIANCE: f64 = 0.9;
 /// Episodes have several turns; with this share most episodes lose one to a malformed call.
 const MALFORMED: f64 = 0.3;
-/// Cut episodes have no answer. DAPO (arXiv:2503.14476) reports that they add reward noise.
+/// DAPO (arXiv:2503.14476) reports that cut episodes add reward noise.
 const CUT: f64 = 0.25;
 /// Nats per token. A policy this sure samples equal episodes.
 const ENTROPY_FLOOR: f64 = 0.01;
@@ -42,35 +42,69 @@ const TREND_ERRORS: f64 = 2.0;
 const SOLVED: f64 = 0.9;
 
 pub(super) fn zero_variance(status: &LiveStatus) -> Option<Diagnosed> {
-    let share =
-        recent_mean(status, "frac_reward_zero_std").filter(|share| *share >= ZERO_VARIANCE)?;
-    let correct = recent_mean(status, "rewards/correct/mean");
-    let remedy = match correct {
+    let metric = "frac_reward_zero_std";
+    let shares = match status.state {
+        RunStatus::Running => recent(status, metric)?,
+        // There will be no more steps, however few there are.
+        RunStatus::Interrupted | RunStatus::Finished => newest(status, metric),
+    };
+    let (share, is_untrained) = (mean(&shares), is_untrained(status));
+    let meaning = match is_untrained {
+        true => "No group had a gradient: the weights are those of the start.",
+        false => "Such a group has no gradient: the policy learns almost nothing.",
+    };
+    if shares.is_empty() {
+        return is_untrained.then(|| Diagnosed {
+            severity: Severity::Problem,
+            seen: "No group had two episodes with a score.".to_owned(),
+            meaning,
+            remedy: "Look at the logs of actors and env-nodes, which name the failed calls."
+                .to_owned(),
+        });
+    }
+    if share < ZERO_VARIANCE && !is_untrained {
+        return None;
+    }
+    let correct = newest(status, "rewards/correct/mean");
+    let correct = (!correct.is_empty()).then(|| mean(&correct));
+    let in_words = correct.map_or_else(String::new, |it| {
+        format!("; {} of the answers are correct", percent(it))
+    });
+    Some(Diagnosed {
+        severity: Severity::Problem,
+        seen: format!(
+            "In {} of the groups all episodes have the same reward{in_words}.",
+            percent(share)
+        ),
+        meaning,
+        remedy: format!(
+            "{} A larger learner.group_size and a higher learner.rollout.sampling.temperature \
+             make differences more likely.",
+            other_questions_or_policy(correct)
+        ),
+    })
+}
+
+/// Returns what to change about equal episodes if so many of their answers are correct.
+fn other_questions_or_policy(correct: Option<f64>) -> &'static str {
+    match correct {
         Some(correct) if correct > 0.5 => {
             "The questions are too easy: take harder or other databases (data.databases), or stop \
              here."
         }
         _ => {
             "The questions are too hard for this policy: start from a better one (`sqlenv sft`, \
-             --model), give examples (learner.rollout.shots = 3), or reward partial progress \
-             (learner.rollout.reward_profile)."
+             --model), or reward partial progress (learner.rewards.shaping = 1, if it is 0). \
+             Examples (learner.rollout.shots = 3) help pretrained models and those that were \
+             trained with examples, and harm the embedded base policy."
         }
-    };
-    let correct = correct.map_or_else(String::new, |it| {
-        format!("; {} of the answers are correct", percent(it))
-    });
-    Some(Diagnosed {
-        severity: Severity::Problem,
-        seen: format!(
-            "In {} of the groups all episodes have the same reward{correct}.",
-            percent(share)
-        ),
-        meaning: "Such a group has no gradient: the policy learns almost nothing.",
-        remedy: format!(
-            "{remedy} A larger learner.group_size and a higher \
-             learner.rollout.sampling.temperature make differences more likely."
-        ),
-    })
+    }
+}
+
+/// Returns whether the steps of the run left out all groups.
+fn is_untrained(status: &LiveStatus) -> bool {
+    let kept = status.series("groups/kept");
+    !kept.is_empty() && kept.iter().all(|(_, kept)| *kept == 0.0)
 }
 
 pub(super) fn malformed_calls(status: &LiveStatus) -> Option<Diagnosed> {
@@ -83,9 +117,9 @@ pub(super) fn malformed_calls(status: &LiveStatus) -> Option<Diagnosed> {
             percent(share)
         ),
         meaning: "The policy does not speak the format of the tools, so the environment sees noise.",
-        remedy: "Teach the format first: `sqlenv sft`, then --model with its folder. Or give \
-                 examples (learner.rollout.shots = 3), or lower \
-                 learner.rollout.sampling.temperature."
+        remedy: "Teach the format first: `sqlenv sft`, then --model with its folder. Or lower \
+                 learner.rollout.sampling.temperature, or give a pretrained model examples \
+                 (learner.rollout.shots = 3)."
             .to_owned(),
     })
 }
@@ -94,17 +128,17 @@ pub(super) fn completions_cut(status: &LiveStatus) -> Option<Diagnosed> {
     let share = recent_mean(status, "completions/clipped_ratio").filter(|share| *share >= CUT)?;
     let length = status.metric("completions/mean_length");
     let length = length.map_or_else(String::new, |it| {
-        format!("; they have {} tokens on average", number::value(it))
+        format!("; an episode has {} tokens on average", number::value(it))
     });
     Some(Diagnosed {
         severity: Severity::Problem,
         seen: format!(
-            "The token limit cut {} of the episodes{length}.",
+            "In {} of the episodes the token limit cut a call{length}.",
             percent(share)
         ),
-        meaning: "A cut episode cannot answer, so it is punished for its length alone.",
-        remedy: "Raise learner.rollout.max_completion_tokens (and max_context_tokens), or set \
-                 learner.loss.mask_truncated_completions = true."
+        meaning: "A call that is cut is malformed and costs a step.",
+        remedy: "Raise learner.rollout.max_completion_tokens, and \
+                 learner.rollout.max_context_tokens if it is not much larger."
             .to_owned(),
     })
 }

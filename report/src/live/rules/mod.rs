@@ -310,6 +310,45 @@ mod tests {
         assert_eq!(diagnose(&ended), []);
     }
 
+    /// `sqlenv train` prints it, for otherwise the run looks like any other.
+    #[test]
+    fn a_run_that_ended_without_a_gradient_is_named_however_short_it_is() {
+        let untrained = |number: u64| {
+            let metrics = [
+                ("frac_reward_zero_std", 1.0),
+                ("rewards/correct/mean", 0.0),
+                ("groups/kept", 0.0),
+                ("groups/left_out", 64.0),
+            ];
+            step(number, &metrics)
+        };
+        for steps in [1, 2, 10] {
+            let mut ended = status((1..=steps).map(untrained).collect());
+            ended.state = RunStatus::Interrupted;
+            let found = diagnose(&ended);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].rule, "zero-variance");
+            assert!(
+                found[0].meaning.ends_with("those of the start."),
+                "{found:?}"
+            );
+            assert!(
+                found[0].remedy.contains("learner.rewards.shaping = 1"),
+                "{found:?}"
+            );
+        }
+        let mut unscored = status(vec![step(1, &[("groups/kept", 0.0)])]);
+        unscored.state = RunStatus::Interrupted;
+        assert_eq!(diagnose(&unscored)[0].rule, "zero-variance");
+        // It may still find a group with a gradient.
+        assert_eq!(diagnose(&status(vec![untrained(1)])), []);
+        let mut trained = status(vec![untrained(1), untrained(2)]);
+        set(&mut trained, "groups/kept", 1.0);
+        set(&mut trained, "frac_reward_zero_std", 0.5);
+        trained.state = RunStatus::Interrupted;
+        assert_eq!(diagnose(&trained), []);
+    }
+
     /// The limit of 120 s alone would be wrong for a run with long steps.
     #[test]
     fn a_run_is_judged_by_its_own_steps_however_few() {
