@@ -22,6 +22,7 @@ use data::Question;
 use env::{Action, EpisodeSpec, RewardProfile};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::view;
 use crate::{node::EnvNode, rejection::Rejection};
@@ -187,6 +188,8 @@ async fn reset(
         question_id: body.question_id,
         reward_profile: body.reward_profile,
         step_budget: body.step_budget,
+        // Two players of one question have different tokens, by which retries are recognized.
+        episode_id: Uuid::new_v4().to_string(),
         ..EpisodeSpec::default()
     })?;
     Ok(Json(json!({
