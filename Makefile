@@ -20,8 +20,11 @@ images: # the containers sqlenv-env-node and sqlenv, for the CPU
 	mkdir -p target/image/runs
 	cp target/$(STATIC)/dist/sqlenv target/image/sqlenv
 	target/image/sqlenv data build --out target/image/data
+	deploy/certificates.sh target/image/ca-certificates.crt
 	$(BUILD) --target env-node --tag sqlenv-env-node:$(VERSION) target/image
 	$(BUILD) --target sqlenv --tag sqlenv:$(VERSION) target/image
+	deploy/test/certificates.sh $(ENGINE) sqlenv-env-node:$(VERSION)
+	deploy/test/certificates.sh $(ENGINE) sqlenv:$(VERSION)
 
 secrets: # deploy/secrets: a signing key and tokens for compose; existing ones are kept
 	deploy/secrets.sh

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the image sqlenv-cuda:$2 with $1 (podman or docker). It contains target/cuda/sqlenv, the C
-# library that the program was linked to, and NVIDIA's libraries of libraries.txt. It does not
-# contain the driver: NVIDIA's container runtime adds the driver of the host.
+# library that the program was linked to, NVIDIA's libraries of libraries.txt, and the certificate
+# authorities of this machine. It does not contain the driver: NVIDIA's container runtime adds the
+# driver of the host.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 engine=$1
@@ -20,7 +21,7 @@ if [ "$(cat "$libraries/stamp" 2>/dev/null)" != "$stamp" ]; then
 fi
 
 rm -rf "$root"
-mkdir -p "$root"/{etc,tmp,runs,usr/lib/cuda}
+mkdir -p "$root"/{tmp,runs,usr/lib/cuda}
 cp "$program" "$root/sqlenv"
 find "$libraries/nvidia" -name 'lib*.so*' ! -name 'libnvblas*' ! -name '*.alt.*' \
   -exec cp --dereference {} "$root/usr/lib/cuda" \;
@@ -30,6 +31,8 @@ find "$root" -type f -exec ldd {} + | grep -oE '(^|[[:space:]])/[^ :]+ \(' | tr 
   mkdir -p "$root$(dirname "$library")"
   cp --dereference "$library" "$root$library"
 done
+deploy/certificates.sh "$root/etc/ssl/certs/ca-certificates.crt"
 chmod 1777 "$root/tmp" "$root/runs"
 "$engine" build --tag "sqlenv-cuda:$version" --build-arg "VERSION=$version" \
   --build-arg "REVISION=$(git rev-parse HEAD)" --file deploy/Containerfile.cuda target/cuda-image
+deploy/test/certificates.sh "$engine" "sqlenv-cuda:$version"

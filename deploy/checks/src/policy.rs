@@ -120,6 +120,9 @@ fn of_container(container: &Value, say: &mut impl FnMut(String)) {
     if gpus("requests") != gpus("limits") {
         say("it requests other GPUs than it may use".to_owned());
     }
+    if !gpus("limits").is_null() && !names_cuda(&container["args"]) {
+        say("it may hold a GPU and compute on the CPU, without --set=device=cuda".to_owned());
+    }
     let image = text(&container["image"]);
     if image.rsplit_once(':').map(|(_, tag)| tag) != Some(&*version()) {
         say(format!("image {image} is not of version {}", version()));
@@ -132,6 +135,12 @@ fn of_container(container: &Value, say: &mut impl FnMut(String)) {
             say(format!("the secret in {name} belongs in a file"));
         }
     }
+}
+
+/// Whether a command line names the device `cuda` or `cuda:N`. By default a role that finds no
+/// usable GPU computes on the CPU.
+pub fn names_cuda(arguments: &Value) -> bool {
+    items(arguments).any(|it| text(it).starts_with("--set=device=cuda"))
 }
 
 /// A container with ports is a server, and the probes ask its ports.
@@ -253,6 +262,7 @@ fn of_job_sets(documents: &[Value], found: &mut Vec<String>) {
             }
         }
         of_ranks(spec, &mut |what| found.push(format!("{name}: {what}")));
+        of_failures(spec, &mut |what| found.push(format!("{name}: {what}")));
         let host = format!(
             "http://{}-learner-0-0.{}:8001",
             text(&set["metadata"]["name"]),
@@ -288,6 +298,39 @@ fn of_ranks(spec: &Value, say: &mut impl FnMut(String)) {
         say(format!(
             "the learner expects {expected} ranks, and there are {ranks}"
         ));
+    }
+}
+
+/// The restarts of a run are limited, and actors cause none. A learner that has lost a rank ends
+/// with exit code 75. This is no failure if the rank has a Job of its own, which counts the rank's
+/// failures. If the rank is in the learner's pod, the learner's Job must count them.
+fn of_failures(spec: &Value, say: &mut impl FnMut(String)) {
+    for rule in items(&spec["failurePolicy"]["rules"]) {
+        if rule["action"] == "RestartJobSetAndIgnoreMaxRestarts" {
+            say(format!("rule {} restarts without limit", rule["name"]));
+        }
+    }
+    let jobs = || {
+        items(&spec["replicatedJobs"]).map(|job| {
+            let job = &job["template"]["spec"];
+            (role(&job["template"]["spec"]["containers"][0]), job)
+        })
+    };
+    let has_ranks = jobs().any(|(role, _)| role == "rank");
+    for (role, job) in jobs() {
+        if role == "actor" && job["backoffLimit"] != i32::MAX {
+            say("an actor that fails restarts the run".to_owned());
+        }
+        let ignores = items(&job["podFailurePolicy"]["rules"]).any(|rule| {
+            let codes = &rule["onExitCodes"];
+            rule["action"] == "Ignore"
+                && codes["containerName"] == "learner"
+                && items(&codes["values"]).any(|it| it == 75)
+        });
+        if role == "learner" && ignores != has_ranks {
+            let wanted = if has_ranks { "no failure" } else { "a failure" };
+            say(format!("a learner that lost a rank is {wanted}"));
+        }
     }
 }
 

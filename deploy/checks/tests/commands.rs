@@ -11,10 +11,10 @@ use std::{
 
 use deploy_checks::{
     documents, overlays,
-    policy::{items, pods},
+    policy::{items, names_cuda, pods},
     render, root, version,
 };
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 fn program() -> PathBuf {
     let built = || root().join("target/release/sqlenv");
@@ -89,28 +89,53 @@ fn the_program_accepts_what_the_overlays_give_it() {
     assert_eq!(roles, expected.map(str::to_owned).into());
 }
 
+/// The services of a compose file, with the default version of the images.
+fn services(file: &str) -> Map<String, Value> {
+    let text = fs::read_to_string(root().join("deploy").join(file)).unwrap();
+    let documents = documents(
+        &text
+            .replace("${SQLENV_VERSION:-", "")
+            .replace("0.1.0}", "0.1.0"),
+    );
+    documents[0]["services"].as_object().unwrap().clone()
+}
+
 #[test]
 fn the_program_accepts_what_the_compose_files_give_it() {
     let settings = root().join("deploy/settings.toml");
-    let mut services = 0;
-    for file in ["compose.yaml", "compose.gpus.yaml"] {
-        let text = fs::read_to_string(root().join("deploy").join(file)).unwrap();
-        let documents = documents(
-            &text
-                .replace("${SQLENV_VERSION:-", "")
-                .replace("0.1.0}", "0.1.0"),
-        );
-        for (name, service) in documents[0]["services"].as_object().unwrap() {
+    let mut checked = 0;
+    for file in ["compose.yaml", "compose.gpu.yaml", "compose.gpus.yaml"] {
+        for (name, service) in services(file) {
             let image = service["image"].as_str().unwrap();
             if image.starts_with("docker.io/") {
                 continue;
             }
             assert!(image.ends_with(&version()), "{file}, {name}: {image}");
             is_accepted(&command_line(image, &service["command"]), &settings);
-            services += 1;
+            checked += 1;
         }
     }
-    assert_eq!(services, 3 + 4);
+    assert_eq!(checked, 3 + 2 + 4);
+}
+
+/// Compose replaces a command as a whole, so the files with GPUs repeat those of `compose.yaml`.
+#[test]
+fn services_with_a_gpu_compute_on_it_and_keep_their_arguments() {
+    let without_gpus = services("compose.yaml");
+    for file in ["compose.gpu.yaml", "compose.gpus.yaml"] {
+        for (name, service) in services(file) {
+            let devices = &service["deploy"]["resources"]["reservations"]["devices"];
+            assert_eq!(devices[0]["driver"], json!("nvidia"), "{file}, {name}");
+            let command = &service["command"];
+            assert!(names_cuda(command), "{file}, {name} names no device");
+            let role = name.trim_end_matches("-2");
+            let arguments = without_gpus.get(role).map(|it| &it["command"]);
+            for argument in arguments.into_iter().flat_map(items) {
+                let is_kept = items(command).any(|it| it == argument);
+                assert!(is_kept, "{file}, {name} has no {argument}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -140,7 +165,14 @@ fn copies_are_equal() {
 
 #[test]
 fn shell_scripts_parse() {
-    let scripts = ["secrets.sh", "test/prometheus.sh", "slurm/sqlenv.sbatch"];
+    let scripts = [
+        "certificates.sh",
+        "secrets.sh",
+        "cuda/image.sh",
+        "test/certificates.sh",
+        "test/prometheus.sh",
+        "slurm/sqlenv.sbatch",
+    ];
     for script in scripts {
         let path = root().join("deploy").join(script);
         let output = Command::new("bash").arg("-n").arg(&path).output().unwrap();

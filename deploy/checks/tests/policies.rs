@@ -142,3 +142,49 @@ fn violations_are_noticed() {
     let gpus = format!("{container}/resources/limits/nvidia.com~1gpu");
     is_noticed("JobSet", &gpus, json!("2"), "other GPUs");
 }
+
+#[test]
+fn wrong_answers_to_failures_are_noticed() {
+    let overlays = root().join("deploy/kubernetes/overlays");
+    let multi_node = render(&overlays.join("multi-node"));
+    let learner = "/spec/replicatedJobs/0/template/spec";
+    let actor = "/spec/replicatedJobs/1/template/spec";
+    let rank = "/spec/replicatedJobs/2/template/spec";
+    for (role, job) in [("learner", learner), ("actor", actor), ("rank", rank)] {
+        let arguments = format!("{job}/template/spec/containers/0/args");
+        let violation = format!("container {role}: it may hold a GPU and compute on the CPU");
+        is_noticed(
+            &multi_node,
+            "JobSet",
+            &arguments,
+            &json!([role]),
+            &violation,
+        );
+    }
+    let action = "/spec/failurePolicy/rules/1/action";
+    let unlimited = json!("RestartJobSetAndIgnoreMaxRestarts");
+    is_noticed(
+        &multi_node,
+        "JobSet",
+        action,
+        &unlimited,
+        "restarts without limit",
+    );
+    let limit = format!("{actor}/backoffLimit");
+    let restarts = "an actor that fails restarts the run";
+    is_noticed(&multi_node, "JobSet", &limit, &json!(6), restarts);
+    let rules = format!("{learner}/podFailurePolicy/rules");
+    let lost = "a learner that lost a rank is no failure";
+    is_noticed(&multi_node, "JobSet", &rules, &json!([]), lost);
+
+    let one_node = render(&overlays.join("multi-gpu-one-node"));
+    let ignored = json!([{
+        "action": "Ignore",
+        "onExitCodes": {"containerName": "learner", "operator": "In", "values": [75]},
+    }]);
+    let lost = "a learner that lost a rank is a failure";
+    is_noticed(&one_node, "JobSet", &rules, &ignored, lost);
+    let arguments = format!("{learner}/template/spec/initContainers/0/args");
+    let holds = "container rank-1: it may hold a GPU";
+    is_noticed(&one_node, "JobSet", &arguments, &json!(["rank"]), holds);
+}
