@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .channels import Security
-from .errors import EnvError, EnvRefused, EnvUnreachable, RunStopped
+from .errors import (
+    EnvDiverged,
+    EnvError,
+    EnvRefused,
+    EnvUnreachable,
+    EnvUnserved,
+    RunStopped,
+)
 from .grpc_env import Episode, GrpcEnv
 from .policy import EvaluationResult, Policy, evaluate, random_policy
 from .retry import RetryPolicy
@@ -21,9 +28,11 @@ if TYPE_CHECKING:
     from .models import SQLAction, SQLObservation, SQLState
 
 __all__ = [
+    "EnvDiverged",
     "EnvError",
     "EnvRefused",
     "EnvUnreachable",
+    "EnvUnserved",
     "Episode",
     "EpisodeRollouts",
     "EvaluationResult",

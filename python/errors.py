@@ -34,6 +34,22 @@ class EnvUnreachable(EnvError):
     """
 
 
+class EnvUnserved(EnvError):
+    """A node responds, but could not serve this call in many attempts. Other episodes may continue.
+
+    `reason` says why. WALL_CLOCK: the gold SQL of the question takes longer than the limit
+    `env.sql.wall_clock_seconds`. NODE_FAULT: the node failed, and its log says how. An actor gives
+    up an episode after as many answers.
+    """
+
+
+class EnvDiverged(EnvError):
+    """A replayed episode returned another observation than before, so it cannot continue.
+
+    Remedy: serve the same data with the same settings on all nodes.
+    """
+
+
 class RunStopped(BaseException):
     """A training run must stop, because an environment is lost and its rollout cannot be scored.
 

@@ -2,7 +2,8 @@
 
 A signed token contains the whole state of an episode, so a step is a function of (token, action).
 Any node can serve it, a retry is not applied twice, and an episode does not depend on the node that
-started it. Invariant: a call returns, or raises `EnvError` and leaves the episode unchanged.
+started it. If a node rejects the token, for instance because it lost its key, the client replays
+the episode. Invariant: a call returns, or raises `EnvError` and leaves the episode unchanged.
 WebSockets are in client.py, and TRL is in trl_env.py.
 """
 
@@ -10,9 +11,12 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import random
 import threading
 import time
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -21,12 +25,23 @@ from typing import Any
 import grpc
 
 from .channels import DEFAULT_ADDRESS, Security, open_channel, split_addresses
-from .errors import EnvRefused, EnvUnreachable
-from .retry import RETRIED, RetryPolicy, asked_pause_seconds, reason_of
+from .errors import EnvDiverged, EnvRefused, EnvUnreachable, EnvUnserved
+from .retry import (
+    MAX_REPLAYS,
+    MAX_UNSERVED,
+    REPLAYED,
+    RETRIED,
+    SLOW_QUERY,
+    UNSERVED,
+    RetryPolicy,
+    asked_pause_seconds,
+    reason_of,
+)
 from .v1 import env_pb2 as pb
 from .v1.env_pb2_grpc import EnvStub
 
 _PAGE_SIZE = 1_000
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -36,6 +51,8 @@ class Episode:
     _env: GrpcEnv = field(repr=False)
     #: The index of the node that responded last, which has the database open.
     _node: int = field(repr=False)
+    #: The request that starts the episode again, for a replay.
+    _request: pb.ResetRequest = field(repr=False)
     #: The opaque state, signed by the nodes.
     token: bytes = field(repr=False)
     episode_id: str
@@ -46,6 +63,11 @@ class Episode:
     rewards: pb.RewardComponents = field(default_factory=pb.RewardComponents, repr=False)
     #: Whether the episode ended with a correct answer.
     correct: bool = False
+    #: The actions so far and their observations, for a replay.
+    _history: tuple[tuple[pb.Action, pb.Observation], ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        self._first = self.observation
 
     @property
     def done(self) -> bool:
@@ -72,9 +94,9 @@ class Episode:
             EnvError: The step was not applied. It may be repeated.
         """
         action = pb.Action(action_type=action_type, argument=argument)
-        reply, node = self._env._call(
-            "Step", pb.StepRequest(token=self.token, action=action), self._node
-        )
+        reply, node = self._apply(action)
+        if not self.done:  # No action changes the episode after its end.
+            self._history = (*self._history, (action, reply.observation))
         self._node, self.token, self.observation = node, reply.token, reply.observation
         self.correct = reply.correct
         self.rewards = _sum(self.rewards, reply.reward_components)
@@ -83,6 +105,48 @@ class Episode:
     def fork(self) -> Episode:
         """Returns a copy of the episode that continues independently from here."""
         return copy.copy(self)
+
+    def _apply(self, action: pb.Action) -> tuple[pb.StepResponse, int]:
+        """Sends an action. If the node rejects the token, this replays the episode first."""
+        token, node = self.token, self._node
+        for replays in itertools.count():
+            try:
+                if replays:
+                    token, node = self._replay()
+                return self._env._call("Step", pb.StepRequest(token=token, action=action), node)
+            except EnvRefused as refused:
+                if refused.reason not in REPLAYED or replays == MAX_REPLAYS:
+                    raise
+                _log.info("episode %s is replayed: %s", self.episode_id, refused)
+                time.sleep(self._env.retry.first_pause_seconds)
+        raise AssertionError("the loop ends by return or raise: this is a bug")
+
+    def _replay(self) -> tuple[bytes, int]:
+        """Starts the episode again and sends its actions again.
+
+        Returns:
+            The token after the last action, and the node that signed it.
+        """
+        reply, node = self._env._call("Reset", self._request, self._node)
+        self._check_same("Reset", node, reply.observation, self._first)
+        for action, observation in self._history:
+            request = pb.StepRequest(token=reply.token, action=action)
+            reply, node = self._env._call("Step", request, node)
+            self._check_same("Step", node, reply.observation, observation)
+        return reply.token, node
+
+    def _check_same(
+        self, method: str, node: int, again: pb.Observation, before: pb.Observation
+    ) -> None:
+        # The agent has acted on the old observations. With others, the rollout would describe an
+        # episode that never happened.
+        if again != before:
+            raise EnvDiverged(
+                f"{self._env.addresses[node]} returns another observation of {method} than before, "
+                f"in a replay of episode {self.episode_id}; serve the same data with the same "
+                "settings on all nodes",
+                grpc.StatusCode.DATA_LOSS,
+            )
 
 
 class GrpcEnv:
@@ -141,7 +205,9 @@ class GrpcEnv:
             question_id: The question. If empty, it is drawn from `split` by `seed`.
             split: The split to draw from. If empty, all questions.
             seed: The same seed draws the same question.
-            episode_id: The id of the episode. If empty, it is derived from question and seed.
+            episode_id: The id of the episode. If empty, it is random. A node recognises a retried
+                step by its token, so episodes on one question must have different ids. Otherwise
+                a slow query of one is taken for a retry of another.
             reward_profile: `default`, `sqlenv-final` or `sqlenv-f003`. If empty, the default of the
                 node.
             step_budget: The number of actions. 0 means the default of the node.
@@ -149,18 +215,27 @@ class GrpcEnv:
         Raises:
             EnvRefused: The question, split or profile does not exist.
             EnvUnreachable: No node responded.
+            EnvUnserved: A node responded, but could not serve the call.
         """
         request = pb.ResetRequest(
             question_id=question_id,
             split=split,
             seed=seed,
-            episode_id=episode_id,
+            episode_id=episode_id or uuid.uuid4().hex,
             reward_profile=reward_profile,
             step_budget=step_budget,
         )
         reply, node = self._call("Reset", request, self._next_node())
+        # A replay starts this question, also where the seed draws another one by now.
+        request.question_id = reply.question_id
         return Episode(
-            self, node, reply.token, reply.episode_id, reply.question_id, reply.observation
+            _env=self,
+            _node=node,
+            _request=request,
+            token=reply.token,
+            episode_id=reply.episode_id,
+            question_id=reply.question_id,
+            observation=reply.observation,
         )
 
     def list_questions(self, *, split: str = "", database_name: str = "") -> Iterator[pb.Question]:
@@ -205,14 +280,16 @@ class GrpcEnv:
             return next(self._turns) % len(self._stubs)
 
     def _call(self, method: str, request: object, node: int) -> tuple[Any, int]:
-        """Calls `node`, and after a failure the others in turn, until one answers or the time for
-        retries is over.
+        """Calls `node`, and after a failure the others in turn, until one answers, the time for
+        retries is over, or one has said too often that it cannot serve the call.
 
         Returns:
             The reply and the node that gave it.
         """
         deadline: float | None = None
         asked_seconds = 0.0
+        rounds = tried = 0
+        unserved: Counter[int] = Counter()
         for attempt in itertools.count(1):
             stub_method: Callable[..., Any] = getattr(self._stubs[node], method)
             try:
@@ -225,15 +302,23 @@ class GrpcEnv:
                 now = time.monotonic()
                 deadline = deadline or now + self.retry.total_seconds
                 asked_seconds = max(asked_seconds, asked_pause_seconds(failure))
+                reason = reason_of(failure)
                 pause_seconds = 0.0
-                rounds, untried = divmod(attempt, len(self._stubs))
-                if untried == 0:
+                tried += 1
+                if tried == len(self._stubs) or reason == SLOW_QUERY:
+                    rounds, tried = rounds + 1, 0
                     pause_seconds = self.retry.pause_seconds(rounds, asked_seconds, random.random())
                     asked_seconds = 0.0
-                if now + pause_seconds > deadline:
+                is_over = now + pause_seconds > deadline
+                if reason in UNSERVED:
+                    unserved[node] += 1
+                    if is_over or unserved[node] == MAX_UNSERVED:
+                        raise self._unserved(method, node, attempt, failure) from failure
+                if is_over:
                     raise self._unreachable(method, attempt, failure) from failure
                 time.sleep(pause_seconds)
-                node = (node + 1) % len(self._stubs)
+                if reason != SLOW_QUERY:
+                    node = (node + 1) % len(self._stubs)
         raise AssertionError("the loop ends by return or raise: this is a bug")
 
     def _refused(self, method: str, node: int, failure: Any) -> EnvRefused:
@@ -241,6 +326,14 @@ class GrpcEnv:
             f"{self.addresses[node]} refuses {method}: {failure.details()} ({failure.code().name})"
         )
         return EnvRefused(message, failure.code(), reason_of(failure))
+
+    def _unserved(self, method: str, node: int, attempts: int, failure: Any) -> EnvUnserved:
+        reason = reason_of(failure)
+        message = (
+            f"{self.addresses[node]} responds, but cannot serve {method} in {attempts} attempts; "
+            f"the last: {failure.details()} ({failure.code().name}, {reason})"
+        )
+        return EnvUnserved(message, failure.code(), reason)
 
     def _unreachable(self, method: str, attempts: int, failure: Any) -> EnvUnreachable:
         message = (

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from .errors import EnvUnserved
 from .grpc_env import Episode, GrpcEnv
 
 #: Two-sided 95 % of the normal distribution.
@@ -36,6 +37,9 @@ class EvaluationResult:
     """The episodes of a policy, in the order of their questions, and statistics of them."""
 
     episodes: Sequence[Episode]
+    #: Why episodes failed for a reason outside the agent, by the ids of their questions. These
+    #: episodes count as incorrect, with their rewards and steps so far.
+    failures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -73,6 +77,9 @@ def evaluate(
 ) -> EvaluationResult:
     """Runs a policy on questions of a split.
 
+    An episode that a node cannot serve, for instance because its gold SQL takes too long, is
+    recorded in `failures`, and the others continue.
+
     Args:
         env: The environment.
         policy: The policy.
@@ -94,14 +101,19 @@ def evaluate(
         )
     drawn = random.Random(seed).sample(question_ids, n_episodes)
 
+    failures: dict[str, str] = {}
+
     def play(question_id: str) -> Episode:
         episode = env.reset(question_id=question_id, seed=seed, step_budget=step_budget)
-        while not episode.done:
-            episode.step(*policy(episode))
+        try:
+            while not episode.done:
+                episode.step(*policy(episode))
+        except EnvUnserved as error:
+            failures[question_id] = str(error)
         return episode
 
     with ThreadPoolExecutor(workers) as threads:
-        return EvaluationResult(list(threads.map(play, drawn)))
+        return EvaluationResult(list(threads.map(play, drawn)), failures)
 
 
 def table_names(episode: Episode) -> list[str]:
@@ -113,12 +125,12 @@ def table_names(episode: Episode) -> list[str]:
 def random_policy(seed: int = 0) -> Callable[[Episode], tuple[str, str]]:
     """Returns a policy that draws simple actions on tables of the episode.
 
-    The draw is a function of the seed, the episode and its step.
+    The draw is a function of the seed, the question and the step.
     """
 
     def act(episode: Episode, /) -> tuple[str, str]:
         step = episode.observation.step_count
-        draw = random.Random(f"{seed}/{episode.episode_id}/{step}")
+        draw = random.Random(f"{seed}/{episode.question_id}/{step}")
         table = draw.choice(table_names(episode))
         return draw.choice(
             [

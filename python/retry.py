@@ -1,7 +1,8 @@
 """Decides whether and when a failed call is retried.
 
 Every call of the service may be repeated, because Step is a function of (token, action). Invariant:
-an address that this round has not tried is tried at once. Pauses occur only between rounds.
+an address that this round has not tried is tried at once. Pauses occur only between rounds. A slow
+query ends its round, because its retry goes to the same node.
 """
 
 from __future__ import annotations
@@ -24,6 +25,27 @@ RETRIED = frozenset(
         grpc.StatusCode.INTERNAL,
     }
 )
+
+#: The reason of a query that took too long. Only the node on which it ran recognises its retry, and
+#: answers it.
+SLOW_QUERY = "WALL_CLOCK"
+#: Reasons with which a node that works says that it cannot serve the call. Waiting may be in vain:
+#: gold SQL that takes too long never becomes an observation.
+UNSERVED = frozenset({SLOW_QUERY, "NODE_FAULT"})
+#: A call is given up after so many of these answers from one node.
+MAX_UNSERVED = 9
+#: Reasons for which a node rejects a token although it can serve a replay of the episode: since it
+#: restarted, it has another key, version or database file, or the token has expired.
+REPLAYED = frozenset(
+    {
+        "TOKEN_FOREIGN_KEY",
+        "TOKEN_FOREIGN_VERSION",
+        "TOKEN_FOREIGN_DATABASE",
+        "TOKEN_EXPIRED",
+    }
+)
+#: One step replays its episode at most this often, as in an actor.
+MAX_REPLAYS = 8
 
 
 @dataclass(frozen=True)

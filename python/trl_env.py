@@ -2,22 +2,24 @@
 
 Invariant: a tool returns the reply of the environment and nothing else. Faults of nodes are retried
 inside, and the token resumes the episode. A permanent fault raises `RunStopped`, which TRL does not
-catch. Errors of the model (bad SQL, missing or extra arguments, calls after the end) are text. The
-descriptions of the tools are those of this project's own actors, so that prompts agree. The rewards
-are in rewards.py, and what `GRPOTrainer` has to do differently is in trl_rollouts.py.
+catch. If a node cannot serve one episode, only its rollout ends, without a score. Errors of the
+model (bad SQL, missing or extra arguments, calls after the end) are text. The descriptions of the
+tools are those of this project's own actors, so that prompts agree. The rewards are in rewards.py,
+and what `GRPOTrainer` has to do differently is in trl_rollouts.py.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from .channels import DEFAULT_ADDRESS, Security
-from .errors import EnvError, RunStopped
+from .errors import EnvError, EnvUnserved, RunStopped
 from .grpc_env import Episode, GrpcEnv
 from .rendering import question_text, tool_text
 from .retry import RetryPolicy
@@ -25,6 +27,7 @@ from .retry import RetryPolicy
 #: The reward of each call after the end of an episode, as in SQLEnv's adapter.
 POST_EPISODE_PENALTY = -0.1
 _OVER = "Error: Episode is over."
+_log = logging.getLogger(__name__)
 
 Tool = TypeVar("Tool", bound=Callable[..., str])
 
@@ -114,6 +117,12 @@ class SQLEnvTRL:
         return self.episode is not None and self.fault is None
 
     @property
+    def is_over(self) -> bool:
+        """Whether the rollout is over: its episode has ended, or a node cannot serve it."""
+        has_ended = self.episode is not None and self.episode.done
+        return has_ended or isinstance(self.fault, EnvUnserved)
+
+    @property
     def penalty(self) -> float:
         """The sum of the penalties for calls after the end, 0 or less."""
         return POST_EPISODE_PENALTY * self._calls_after_end
@@ -184,6 +193,8 @@ class SQLEnvTRL:
         return self._step("ANSWER", value)
 
     def _step(self, action_type: str, argument: str) -> str:
+        if isinstance(self.fault, EnvUnserved):
+            return _OVER
         if self.episode is None or self.fault is not None:
             raise RunStopped(
                 "a tool was called without an episode; call reset first"
@@ -193,6 +204,12 @@ class SQLEnvTRL:
             return _OVER
         try:
             return tool_text(self.episode.step(action_type, argument))
+        except EnvUnserved as fault:
+            # One question whose gold SQL takes too long must not stop the run. TRL gives a rollout
+            # without a score no advantage, and the text says nothing about the fault.
+            self.fault = fault
+            _log.warning("a rollout on %s gets no score: %s", self.episode.question_id, fault)
+            return _OVER
         except EnvError as fault:
             self.fault = fault
             raise RunStopped(f"episode {self.episode.episode_id} is lost: {fault}") from fault

@@ -83,11 +83,7 @@ def in_order(tools: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
 
 def _is_over(row: int | None, environments: Sequence[object]) -> bool:
     environment = environments[row] if row is not None and row < len(environments) else None
-    return (
-        isinstance(environment, SQLEnvTRL)
-        and environment.episode is not None
-        and environment.episode.done
-    )
+    return isinstance(environment, SQLEnvTRL) and environment.is_over
 
 
 def _spread(values: Sequence[list[Any]], live: Sequence[bool]) -> list[list[Any]]:

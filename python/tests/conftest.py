@@ -63,12 +63,12 @@ def real_run(binary: Path, node_folder: Path) -> Path:
 
 
 @pytest.fixture
-def real_node(binary: Path, node_folder: Path) -> Iterator[Callable[[], RealNode]]:
+def real_node(binary: Path, node_folder: Path) -> Iterator[Callable[..., RealNode]]:
     """Starts real nodes over the same data, and kills them after the test."""
     started: list[RealNode] = []
 
-    def start() -> RealNode:
-        started.append(RealNode(binary, node_folder))
+    def start(*settings: str, **more: str) -> RealNode:
+        started.append(RealNode(binary, node_folder, *settings, **more))
         return started[-1]
 
     yield start

@@ -22,8 +22,13 @@ def free_port() -> int:
 class RealNode:
     """Serves until `kill`. The first start in `folder` builds the data there."""
 
-    def __init__(self, binary: Path, folder: Path) -> None:
+    def __init__(
+        self, binary: Path, folder: Path, *settings: str, signing_key: str = SIGNING_KEY
+    ) -> None:
+        """Starts a node. Without a key, each start draws one, as with default settings."""
         self._binary, self._folder, self.port = binary, folder, free_port()
+        key = [f"env.signing_key={signing_key}"] if signing_key else []
+        self._settings = [text for setting in [*key, *settings] for text in ("--set", setting)]
         self.start()
 
     @property
@@ -40,8 +45,7 @@ class RealNode:
                     "env-node",
                     "--listen",
                     f"127.0.0.1:{self.port}",
-                    "--set",
-                    f"env.signing_key={SIGNING_KEY}",
+                    *self._settings,
                 ],
                 cwd=self._folder,
                 stdout=log,

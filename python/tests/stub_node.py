@@ -59,6 +59,11 @@ class StubNode(env_pb2_grpc.EnvServicer):
     authorizations: list[str] = field(default_factory=list)
     #: PEM of key, certificate and, where clients need a certificate, of their authority.
     tls: Sequence[bytes] = ()
+    #: The name of the key that signs tokens. A node that restarts with default settings has another
+    #: one, as if this were changed.
+    key: str = "shared"
+    #: What the result of a query begins with. It stands for the data.
+    result_prefix: str = "1. "
 
     def start(self) -> StubNode:
         # SO_REUSEPORT would let two stubs share a port and hide a mistake.
@@ -90,10 +95,16 @@ class StubNode(env_pb2_grpc.EnvServicer):
         question_id = request.question_id or f"cars_{request.seed % len(QUESTIONS):04}"
         if question_id not in {question.question_id for question in QUESTIONS}:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no question {question_id!r}")
-        state = {"budget": request.step_budget or BUDGET, "history": [], "done": False}
+        state = {
+            "episode_id": request.episode_id or f"{question_id}#{request.seed}",
+            "key": self.key,
+            "budget": request.step_budget or BUDGET,
+            "history": [],
+            "done": False,
+        }
         return pb.ResetResponse(
             token=json.dumps(state).encode(),
-            episode_id=request.episode_id or f"{question_id}#{request.seed}",
+            episode_id=state["episode_id"],
             question_id=question_id,
             observation=_observation(state),
         )
@@ -101,6 +112,9 @@ class StubNode(env_pb2_grpc.EnvServicer):
     def Step(self, request: pb.StepRequest, context: grpc.ServicerContext) -> pb.StepResponse:
         self._arrive("Step", context)
         state = json.loads(request.token)
+        if state["key"] != self.key:
+            fault = Fault(grpc.StatusCode.UNAUTHENTICATED, reason="TOKEN_FOREIGN_KEY")
+            context.abort_with_status(rpc_status.to_status(_status(fault)))
         kind, argument = request.action.action_type, request.action.argument
         if state["done"]:
             error = pb.Observation(error="Episode is over. Reset to start another.")
@@ -115,7 +129,7 @@ class StubNode(env_pb2_grpc.EnvServicer):
             seen.error = f"SQL error: {argument}"
             layers.operational = -0.02
         else:
-            seen.result = f"1. {argument}"
+            seen.result = f"{self.result_prefix}{argument}"
             layers.operational, layers.progress, layers.clip = 0.01, 0.15, -0.01
         state["done"] = kind == "ANSWER" or len(state["history"]) == state["budget"]
         seen.reward = layers.operational + layers.progress + layers.terminal + layers.clip
@@ -150,14 +164,17 @@ class StubNode(env_pb2_grpc.EnvServicer):
         )
         if not self.faults:
             return
-        fault = self.faults.pop(0)
-        status = status_pb2.Status(code=fault.code.value[0], message="on demand")
-        if fault.pause_seconds is not None:
-            delay = duration_pb2.Duration(nanos=int(fault.pause_seconds * 1e9))
-            _pack(status, error_details_pb2.RetryInfo(retry_delay=delay))
-        if fault.reason:
-            _pack(status, error_details_pb2.ErrorInfo(reason=fault.reason, domain="sqlenv"))
-        context.abort_with_status(rpc_status.to_status(status))
+        context.abort_with_status(rpc_status.to_status(_status(self.faults.pop(0))))
+
+
+def _status(fault: Fault) -> status_pb2.Status:
+    status = status_pb2.Status(code=fault.code.value[0], message="on demand")
+    if fault.pause_seconds is not None:
+        delay = duration_pb2.Duration(nanos=int(fault.pause_seconds * 1e9))
+        _pack(status, error_details_pb2.RetryInfo(retry_delay=delay))
+    if fault.reason:
+        _pack(status, error_details_pb2.ErrorInfo(reason=fault.reason, domain="sqlenv"))
+    return status
 
 
 def _pack(status: status_pb2.Status, detail: object) -> None:

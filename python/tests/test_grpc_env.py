@@ -8,7 +8,16 @@ from pathlib import Path
 
 import grpc
 import pytest
-from sqlenv import EnvRefused, EnvUnreachable, Episode, GrpcEnv, RetryPolicy, Security
+from sqlenv import (
+    EnvDiverged,
+    EnvRefused,
+    EnvUnreachable,
+    EnvUnserved,
+    Episode,
+    GrpcEnv,
+    RetryPolicy,
+    Security,
+)
 from sqlenv.channels import split_addresses
 from stub_node import QUESTIONS, Fault, StubNode
 
@@ -32,6 +41,13 @@ def test_an_episode_is_played_and_its_rewards_are_summed(stub: Stub) -> None:
         assert episode.done and episode.correct
         assert episode.episode_return == pytest.approx(sum(rewards))
         assert episode.rewards.progress == pytest.approx(0.3)
+
+
+def test_episodes_on_one_question_have_ids_and_tokens_of_their_own(stub: Stub) -> None:
+    with GrpcEnv(stub().address) as env:
+        group = [env.reset(question_id="cars_0000", seed=7) for _ in range(8)]
+        assert len({episode.episode_id for episode in group}) == 8
+        assert len({episode.token for episode in group}) == 8
 
 
 def test_a_fork_goes_its_own_way(stub: Stub) -> None:
@@ -167,6 +183,123 @@ def test_an_unreachable_node_is_named_after_the_time_for_retries(stub: Stub) -> 
             episode.step("DESCRIBE", "cars")
     assert unreachable.value.code is grpc.StatusCode.UNAVAILABLE
     assert (episode.token, episode.done) == (before, False)
+
+
+@pytest.mark.parametrize("reason", ["WALL_CLOCK", "NODE_FAULT"])
+def test_a_call_that_a_node_cannot_serve_is_given_up_with_its_reason(
+    stub: Stub, reason: str
+) -> None:
+    node = stub()
+    with GrpcEnv(node.address, retry=QUICK) as env:
+        episode, other = env.reset(), env.reset()
+        node.faults = [Fault(grpc.StatusCode.UNAVAILABLE, reason=reason)] * 9
+        with pytest.raises(
+            EnvUnserved, match=f"cannot serve Step in 9 attempts; the last: on demand .*{reason}"
+        ) as unserved:
+            episode.step("ANSWER", "39")
+        assert (unserved.value.code, unserved.value.reason) == (
+            grpc.StatusCode.UNAVAILABLE,
+            reason,
+        )
+        assert node.calls == ["Reset"] * 2 + ["Step"] * 9
+        assert not episode.done
+        assert play(other) == play(env.reset())
+
+
+def test_the_time_for_retries_ends_a_call_that_a_node_cannot_serve_sooner(stub: Stub) -> None:
+    node = stub()
+    with GrpcEnv(node.address, retry=RetryPolicy(total_seconds=0.0)) as env:
+        node.faults = [Fault(grpc.StatusCode.UNAVAILABLE, reason="WALL_CLOCK")]
+        with pytest.raises(EnvUnserved, match="in 1 attempts"):
+            env.info()
+
+
+@pytest.mark.parametrize(
+    ("reason", "calls"), [("WALL_CLOCK", [2, 0]), ("NODE_FAULT", [1, 1]), ("", [1, 1])]
+)
+def test_only_a_slow_query_is_retried_at_its_node(
+    stub: Stub, reason: str, calls: list[int]
+) -> None:
+    first, second = stub(), stub()
+    with GrpcEnv([first.address, second.address], retry=QUICK) as env:
+        episode = env.reset()
+        node, other = (first, second) if first.calls else (second, first)
+        node.calls.clear()
+        node.faults = [Fault(grpc.StatusCode.UNAVAILABLE, reason=reason)]
+        episode.step("QUERY", "SELECT 1")
+    assert [len(node.calls), len(other.calls)] == calls
+
+
+@pytest.mark.parametrize("played", range(len(ACTIONS)))
+def test_a_node_with_another_key_replays_the_episode(stub: Stub, played: int) -> None:
+    undisturbed = play(GrpcEnv(stub().address).reset(step_budget=9))
+    node = stub()
+    with GrpcEnv(node.address, retry=QUICK) as env:
+        episode = env.reset(seed=3, episode_id="mine", step_budget=9)
+        twin = episode.fork()
+        transcript = []
+        for index, action in enumerate(ACTIONS):
+            if index == played:
+                node.key = "another"
+            transcript.append(episode.step(*action).SerializeToString(deterministic=True))
+        assert transcript == undisturbed
+        assert episode.correct and episode.rewards.progress == pytest.approx(0.3)
+        assert episode.episode_return == pytest.approx(1.28)
+        # The fork has its own history.
+        assert play(twin) == undisturbed
+    # The refused step, and the episode so far.
+    assert node.calls.count("Step") == 2 * len(ACTIONS) + 2 + played
+    assert node.calls.count("Reset") == 3
+
+
+def test_an_episode_that_has_ended_is_replayed_once_with_its_actions(stub: Stub) -> None:
+    node = stub()
+    with GrpcEnv(node.address, retry=QUICK) as env:
+        episode = env.reset()
+        play(episode)
+        over = episode.step("QUERY", "SELECT 1")
+        node.key = "another"
+        node.calls.clear()
+        assert episode.step("QUERY", "SELECT 1") == over
+    assert node.calls == ["Step", "Reset", *["Step"] * len(ACTIONS), "Step"]
+
+
+def test_a_replay_with_other_observations_is_refused(stub: Stub) -> None:
+    node = stub()
+    with GrpcEnv(node.address, retry=QUICK) as env:
+        episode = env.reset(episode_id="mine")
+        episode.step("QUERY", "SELECT 1")
+        before = episode.token
+        node.key, node.result_prefix = "another", "2. "
+        with pytest.raises(
+            EnvDiverged, match=f"{node.address} returns another .* in a replay of episode mine"
+        ):
+            episode.step("ANSWER", "39")
+        assert (episode.token, episode.done) == (before, False)
+
+
+def test_an_episode_is_replayed_8_times_at_most(stub: Stub) -> None:
+    node = stub()
+    with GrpcEnv(node.address, retry=QUICK) as env:
+        episode = env.reset()
+        code = grpc.StatusCode.FAILED_PRECONDITION
+        node.faults = [Fault(code, reason="TOKEN_FOREIGN_VERSION")] * 9
+        with pytest.raises(EnvRefused) as refused:
+            episode.step("ANSWER", "39")
+        assert refused.value.reason == "TOKEN_FOREIGN_VERSION"
+        assert node.calls == ["Reset", "Step", *["Reset"] * 8]
+        assert episode.step("ANSWER", "39").done
+
+
+@pytest.mark.parametrize("reason", ["TOKEN_FORGED", "BEARER_TOKEN_REFUSED"])
+def test_a_token_that_no_replay_helps_is_refused_at_once(stub: Stub, reason: str) -> None:
+    node = stub()
+    with GrpcEnv(node.address, retry=QUICK) as env:
+        episode = env.reset()
+        node.faults = [Fault(grpc.StatusCode.UNAUTHENTICATED, reason=reason)]
+        with pytest.raises(EnvRefused, match="refuses Step"):
+            episode.step("ANSWER", "39")
+    assert node.calls == ["Reset", "Step"]
 
 
 def test_the_bearer_token_is_sent(stub: Stub, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from sqlenv import (
     EvaluationResult,
     GrpcEnv,
     Policy,
+    RetryPolicy,
     evaluate,
     random_policy,
 )
@@ -92,6 +93,33 @@ def test_faults_of_the_policy_and_of_the_environment_are_raised(stub: Stub) -> N
             evaluate(env, broken, 1, seed=0, split="train")
         with pytest.raises(EnvRefused, match="refuses Step"):
             evaluate(env, refused, 1, seed=0, split="train")
+
+
+def test_an_episode_that_a_node_cannot_serve_counts_as_incorrect(stub: Stub) -> None:
+    def meets_slow_gold_sql(episode: Episode) -> tuple[str, str]:
+        action = right(episode)
+        if episode.question_id == "cars_0002" and action[0] == "ANSWER":
+            node.faults = [Fault(grpc.StatusCode.UNAVAILABLE, reason="WALL_CLOCK")] * 9
+        return action
+
+    node = stub()
+    quick = RetryPolicy(first_pause_seconds=0.001, longest_pause_seconds=0.001)
+    with GrpcEnv(node.address, retry=quick) as env:
+        result = evaluate(env, meets_slow_gold_sql, 5, seed=0, split="train")
+        assert sorted(ids(result)) == [f"cars_{index:04}" for index in range(5)]
+        assert list(result.failures) == ["cars_0002"]
+        assert "WALL_CLOCK" in result.failures["cars_0002"]
+        assert result.accuracy == pytest.approx(2 / 5)
+        assert result.mean_steps == pytest.approx(9 / 5)
+        assert result.mean_return == pytest.approx(0.15 + 2 / 5)
+        assert not evaluate(env, right, 5, seed=0, split="train").failures
+
+
+def test_two_evaluations_at_once_share_no_episode(stub: Stub) -> None:
+    with GrpcEnv(stub().address) as env:
+        first, second = (evaluate(env, right, 5, seed=0, split="train") for _ in range(2))
+    tokens = [episode.token for result in (first, second) for episode in result.episodes]
+    assert len(set(tokens)) == 10
 
 
 def test_an_interval_stays_between_0_and_1() -> None:

@@ -14,14 +14,14 @@ from real_node import RealNode
 from sqlenv import EnvRefused, Episode, GrpcEnv, RetryPolicy, SQLEnvTRL
 from sqlenv.rewards import correctness
 
-Start = Callable[[], RealNode]
+Start = Callable[..., RealNode]
 PATIENT = RetryPolicy(total_seconds=120.0, first_pause_seconds=0.02, longest_pause_seconds=0.2)
 
 
 def actions_of(episode: Episode) -> list[tuple[str, str]]:
     """Runs a short episode with errors, several kinds of results and an answer."""
     tables = re.findall(r"^- (\w+)$", episode.observation.schema_info, re.MULTILINE)
-    draw = random.Random(episode.episode_id)
+    draw = random.Random(episode.question_id)
     table = draw.choice(tables)
     return [
         ("DESCRIBE", table),
@@ -98,6 +98,27 @@ def test_a_restarted_node_goes_on_with_the_episode(real_node: Start, quick_recon
         ]
         restart.join()
     assert transcript == undisturbed
+
+
+def test_a_node_that_restarts_with_default_settings_replays_the_episode(
+    real_node: Start, quick_reconnect: None
+) -> None:
+    node = real_node(signing_key="")
+    with GrpcEnv(node.address, retry=PATIENT) as env:
+        undisturbed = env.reset(seed=5)
+        transcript = play(undisturbed)
+        episode = env.reset(seed=5)
+        again = []
+        for index, action in enumerate(actions_of(episode)):
+            if index in (0, 3, 6):
+                before = episode.token
+                node.kill()
+                node.start()
+            again.append(episode.step(*action).SerializeToString(deterministic=True))
+            assert episode.token[:8] != before[:8]  # The token begins with the name of the key.
+        assert again == transcript
+        assert (episode.done, episode.correct) == (True, undisturbed.correct)
+        assert episode.rewards == undisturbed.rewards
 
 
 def test_64_environments_for_trl_at_once(real_node: Start) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from sqlenv import EnvError, EnvRefused, RunStopped, SQLEnvTRL, SQLEnvTRLScored
+from sqlenv import EnvError, EnvRefused, EnvUnserved, RunStopped, SQLEnvTRL, SQLEnvTRLScored
 from sqlenv.rendering import opening
 from sqlenv.rewards import correctness, operational, progress
 from sqlenv.trl_env import as_text
@@ -167,7 +167,7 @@ def test_what_cannot_be_cured_stops_the_run_and_is_not_scored(stub: Stub, code: 
     env = make(node, SQLEnvTRLScored)
     env.reset(seed=0)
     node.faults = [Fault(grpc.StatusCode[code])] * 1_000
-    with pytest.raises(RunStopped, match="episode cars_0000#0 is lost") as stopped:
+    with pytest.raises(RunStopped, match=r"episode [0-9a-f]{32} is lost") as stopped:
         env.query(sql="SELECT 1")
     assert not isinstance(stopped.value, Exception)
     assert isinstance(stopped.value.__cause__, EnvError)
@@ -178,6 +178,50 @@ def test_what_cannot_be_cured_stops_the_run_and_is_not_scored(stub: Stub, code: 
     node.faults = []
     env.reset(seed=0)
     assert correctness([env]) == [0.0]
+
+
+@pytest.mark.parametrize("reason", ["WALL_CLOCK", "NODE_FAULT"])
+def test_what_a_node_cannot_serve_ends_its_rollout_without_a_score(
+    stub: Stub, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sqlenv.grpc_env.time.sleep", lambda _: None)
+    node = stub()
+    env, other = (make(node, SQLEnvTRLScored, retry_seconds=20.0) for _ in range(2))
+    for member in (env, other):
+        member.reset(seed=0)
+        member.query(sql="SELECT 1")
+    node.faults = [Fault(grpc.StatusCode.UNAVAILABLE, reason=reason)] * 9
+    assert env.answer(value="39") == "Error: Episode is over."
+    assert isinstance(env.fault, EnvUnserved) and env.fault.reason == reason
+    calls = len(node.calls)
+    assert env.query(sql="SELECT 1") == "Error: Episode is over."
+    assert (len(node.calls), env.penalty, env.is_over, env.scorable) == (calls, 0.0, True, False)
+    assert other.answer(value="39") == "Answer submitted: correct."
+    assert [function([env, other])[0] for function in (correctness, progress, operational)] == [
+        None
+    ] * 3
+    assert correctness([env, other]) == [None, 1.0]
+    assert (env.get_reward(), other.get_reward()) == (None, pytest.approx(1.15))
+    env.reset(seed=0)
+    assert (env.is_over, correctness([env])) == (False, [0.0])
+
+
+def test_members_of_a_group_share_no_token(stub: Stub) -> None:
+    node = stub()
+    group = [make(node) for _ in range(4)]
+    for env in group:
+        env.reset(seed=0)
+    assert len({env.episode.token for env in group if env.episode is not None}) == 4
+
+
+def test_a_node_that_restarts_with_another_key_does_not_stop_the_run(stub: Stub) -> None:
+    node = stub()
+    env = make(node)
+    env.reset(seed=0)
+    assert env.query(sql="SELECT 1") == "1. SELECT 1"
+    node.key = "another"
+    assert env.answer(value="39") == "Answer submitted: correct."
+    assert correctness([env]) == [1.0]
 
 
 def test_rewards_are_those_of_the_layers_and_of_this_class_only(stub: Stub) -> None:

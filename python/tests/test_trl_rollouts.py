@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pytest
 from sqlenv import EpisodeRollouts, SQLEnvTRL
-from stub_node import StubNode
+from stub_node import Fault, StubNode
 
 #: What a row says in its turns, as tokens, and after how many of them its episode is over.
 TURNS = [[[1, 2], [3]], [[4]], [[5], [6], [7]]]
@@ -65,9 +66,13 @@ class Trainer(EpisodeRollouts, Loop):
 
 
 @pytest.fixture
-def environments(stub: Callable[..., StubNode]) -> list[SQLEnvTRL]:
-    address = stub().address
-    group = [SQLEnvTRL.configured(addresses=address)() for _ in TURNS]
+def node(stub: Callable[..., StubNode]) -> StubNode:
+    return stub()
+
+
+@pytest.fixture
+def environments(node: StubNode) -> list[SQLEnvTRL]:
+    group = [SQLEnvTRL.configured(addresses=node.address, retry_seconds=0.0)() for _ in TURNS]
     for env in group:
         env.reset(seed=0)
     return group
@@ -98,6 +103,24 @@ def test_an_episode_that_is_not_over_keeps_its_last_result(environments: list[SQ
     mask, _, completion_ids, *_ = CutOff(environments, False).rollouts()
     assert completion_ids == [[1, 2, *RESULT], [4], [5, *RESULT]]
     assert mask == [[1, 1, 0, 0], [1], [1, 0, 0]]
+
+
+def test_a_rollout_ends_with_an_episode_that_a_node_cannot_serve(
+    node: StubNode, environments: list[SQLEnvTRL]
+) -> None:
+    class LosesTheLastEpisode(Trainer):
+        def _generate_single_turn(self, prompt_ids: list[Any], *others: Any, **more: Any) -> Any:
+            if len(self.asked) == 1:
+                node.faults = [Fault(grpc.StatusCode.UNAVAILABLE, reason="WALL_CLOCK")]
+                environments[2].query(sql="SELECT 1")
+            return super()._generate_single_turn(prompt_ids, *others, **more)
+
+    trainer = LosesTheLastEpisode(environments, False)
+    mask, _, completion_ids, *_ = trainer.rollouts()
+    assert completion_ids == [[1, 2, *RESULT, 3], [4], [5]]
+    assert mask == [[1, 1, 0, 0, 1], [1], [1]]
+    assert trainer.asked == [3, 1]
+    assert [env.scorable for env in environments] == [True, True, False]
 
 
 def test_the_tools_are_in_the_order_of_the_actors(environments: list[SQLEnvTRL]) -> None:

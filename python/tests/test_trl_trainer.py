@@ -185,6 +185,32 @@ def test_a_lost_node_stops_the_run_and_its_words_reach_no_model(
     assert trainer.state.global_step == 0
 
 
+@pytest.mark.parametrize("kind", [SQLEnvTRL, SQLEnvTRLScored])
+def test_a_question_that_a_node_cannot_serve_costs_its_rollout_and_no_more(
+    stub: Stub, model_folder: Path, tmp_path: Path, kind: type[SQLEnvTRL]
+) -> None:
+    node = stub()
+
+    class MeetsSlowGoldSql(ScriptedTrainer):
+        def _tool_call_loop(self, *arguments: Any) -> Any:
+            node.faults = [Fault(grpc.StatusCode.UNAVAILABLE, reason="WALL_CLOCK")]
+            return super()._tool_call_loop(*arguments)
+
+    factory = kind.configured(addresses=node.address, step_budget=10, retry_seconds=0.0)
+    owned = {} if kind is SQLEnvTRLScored else {"reward_funcs": [correctness, progress]}
+    trainer = trainer_for(MeetsSlowGoldSql, model_folder, tmp_path, factory, **owned)
+    trainer.train()
+    assert [env.scorable for env in trainer.environments] == [False, True, True, True]
+    texts = [message["content"] for message in trainer.said[0] if message["role"] == "tool"]
+    assert texts == ["Error: Episode is over."] * 3
+    (log,) = [entry for entry in trainer.state.log_history if "reward" in entry]
+    # Of the three others one is right.
+    name, mean = ("correctness", 1 / 3) if owned else ("SQLEnvTRLScored", (1.3 - 2 * 0.12) / 3)
+    assert log[f"rewards/{name}/mean"] == pytest.approx(mean)
+    assert trainer.state.global_step == 1
+    assert trainer._logs["advantages"][0] == 0.0
+
+
 def test_a_lost_node_stops_the_asynchronous_worker_too(stub: Stub) -> None:
     node = stub()
     env = SQLEnvTRL.configured(addresses=node.address, retry_seconds=0.2)()
