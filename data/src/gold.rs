@@ -50,7 +50,7 @@ pub(crate) fn derive(database: &GoldDatabase, gold_sql: &str) -> Result<Derived,
 /// Runs gold SQL that agents must be able to run as well.
 ///
 /// # Errors
-/// Fails like [`derive`], or the gold SQL is over the limits of agents' queries.
+/// Fails like [`derive()`], or the gold SQL is over the limits of agents' queries.
 pub(crate) fn derive_for_agents(
     database: &GoldDatabase,
     gold_sql: &str,
