@@ -21,7 +21,7 @@ class EnvError(Exception):
 
 
 class EnvRefused(EnvError):
-    """The node refuses the call, for example for an unknown question or an expired token.
+    """The node refuses the call, for example for an unknown question.
 
     Another attempt fails as well. The message has the remedy.
     """
@@ -38,8 +38,7 @@ class EnvUnserved(EnvError):
     """A node responds, but could not serve this call in many attempts. Other episodes may continue.
 
     `reason` says why. WALL_CLOCK: the gold SQL of the question takes longer than the limit
-    `env.sql.wall_clock_seconds`. NODE_FAULT: the node failed, and its log says how. An actor gives
-    up an episode after as many answers.
+    `env.sql.wall_clock_seconds`. NODE_FAULT: the node failed, and its log says how.
     """
 
 

@@ -255,9 +255,12 @@ pub fn evaluation_of<'a>(
 /// Lists all questions of a split (empty: of all splits) in the order of env-node.
 ///
 /// # Errors
-/// Env-node does not respond, or has no such split.
-pub async fn list_questions(env: &EnvClient, split: &str) -> Result<Vec<Question>, ActorError> {
-    let retry = Retry::default();
+/// Env-node does not respond to as many attempts as `retry` says, or has no such split.
+pub async fn list_questions(
+    env: &EnvClient,
+    split: &str,
+    retry: &Retry,
+) -> Result<Vec<Question>, ActorError> {
     let mut questions = Vec::new();
     let mut page_token = String::new();
     loop {

@@ -358,6 +358,8 @@ async fn a_shutdown_ends_an_actor_and_an_unreachable_learner_is_an_error() {
 #[tokio::test]
 async fn questions_are_listed_over_all_pages() {
     let env = env_client(FakeEnv::default().transport());
-    let listed = actor::list_questions(&env, "").await.unwrap();
+    let listed = actor::list_questions(&env, "", &Retry::default())
+        .await
+        .unwrap();
     assert_eq!(listed, questions());
 }

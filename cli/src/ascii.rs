@@ -1,6 +1,6 @@
 //! What the embedded base policy cannot read: it was pretrained on words in ASCII alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use env::Environment;
 use proto::v1::Question;
@@ -14,7 +14,11 @@ pub(crate) struct NamesBeyondAscii(BTreeMap<String, String>);
 impl NamesBeyondAscii {
     /// Looks at the names of tables and columns in an environment.
     pub(crate) fn of(environment: &Environment) -> Self {
+        let mut seen = BTreeSet::new();
         let named = |question: &data::Question| {
+            if !seen.insert(question.database_name.clone()) {
+                return None;
+            }
             let (question, schema) = environment.question(&question.question_id)?;
             let mut tables = schema.tables.iter();
             let table = tables.find(|table| !table.columns_text.is_ascii())?;

@@ -111,6 +111,12 @@ async fn open_admin_port(args: &LearnerArgs, live: &LiveRun) -> Result<Readiness
     Ok(ready)
 }
 
+/// Half an hour. An env-node that starts with the learner first reads all its data.
+const UNTIL_ENV_NODE_SERVES: actor::Retry = actor::Retry {
+    call_timeout_seconds: 60,
+    attempts: 900,
+};
+
 /// The questions of an env-node.
 struct EnvQuestions {
     /// Those of the split `train`, in the order of env-node.
@@ -128,7 +134,8 @@ impl EnvQuestions {
         shutdown: &CancellationToken,
     ) -> Result<Self> {
         let list = async |split: &str| {
-            unless_interrupted(shutdown, actor::list_questions(env, split))
+            let listed = actor::list_questions(env, split, &UNTIL_ENV_NODE_SERVES);
+            unless_interrupted(shutdown, listed)
                 .await?
                 .with_context(|| format!("cannot list the questions of --env {}", args.env))
         };

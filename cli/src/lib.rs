@@ -50,7 +50,6 @@ mod watch;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use learner::LearnerError;
 
 use args::{Args, Command};
 
@@ -67,19 +66,10 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The exit code of a learner that another rank has left, or not joined: `EX_TEMPFAIL` of
-/// sysexits.h. The same command continues when the rank is back.
-const RANK_LOST: u8 = 75;
-
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if error.is::<config::WrongSettings>() {
-        return ExitCode::from(2);
-    }
-    match error.downcast_ref() {
-        Some(LearnerError::Rank { .. } | LearnerError::RanksMissing { .. }) => {
-            ExitCode::from(RANK_LOST)
-        }
-        _ => ExitCode::FAILURE,
+    match error.is::<config::WrongSettings>() {
+        true => ExitCode::from(2),
+        false => ExitCode::FAILURE,
     }
 }
 

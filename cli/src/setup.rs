@@ -101,7 +101,8 @@ impl Setup {
         credentials: &EnvCredentials,
     ) -> Result<()> {
         self.env = dial_serving_env(address, credentials).await?;
-        let served = actor::list_questions(&self.env_client(), "").await?;
+        let served =
+            actor::list_questions(&self.env_client(), "", &actor::Retry::default()).await?;
         // The ids of generated questions are the same in all builds; the texts are not.
         let key = |it: &Question| (it.question_id.clone(), it.question_text.clone());
         let served: HashSet<_> = served.iter().map(key).collect();

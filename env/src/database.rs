@@ -18,7 +18,7 @@ use crate::{
 /// Rows that SAMPLE shows.
 const SAMPLE_ROWS: usize = 5;
 
-/// A verified database.
+/// A database file, and what is read of it once.
 #[derive(Clone, Debug)]
 pub(crate) struct Database {
     pub(crate) file: DatabaseFile,
@@ -154,7 +154,6 @@ fn read_table(
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

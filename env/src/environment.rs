@@ -74,12 +74,11 @@ pub struct StepResult {
 }
 
 impl Environment {
-    /// Verifies every database by its hash, reads the schemas, tests the sandbox and starts the SQL
-    /// threads.
+    /// Reads the schemas of the databases, tests the sandbox and starts the SQL threads.
     ///
     /// # Errors
-    /// A setting is out of range, the key file cannot be read, a database file is missing, changed
-    /// or broken, a question names an absent database, or the sandbox fails its self-test.
+    /// A setting is out of range, the key file cannot be read, a database file is missing or
+    /// broken, a question names an absent database, or the sandbox fails its self-test.
     pub fn open(dataset: Dataset, settings: EnvSettings) -> Result<Self, EnvError> {
         settings.validate()?;
         let shared_key = settings.shared_key()?;

@@ -18,7 +18,7 @@ use smart_default::SmartDefault;
 use crate::{error::EnvError, reward::RewardProfile, rows::ResultLimits};
 
 /// Version of the rules in this crate's code. It is raised when the same actions get other answers.
-const RULES_VERSION: &str = "4";
+const RULES_VERSION: &str = "5";
 /// Largest step budget that a caller may ask for.
 pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
 /// Most threads of a lane of the pool. More would be no faster, and cannot all be started.
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn the_version_of_the_default_rules_is_stable() {
         let version = EnvSettings::default().environment_version();
-        assert_eq!(version, "4-d0ca1fd2");
+        assert_eq!(version, "5-d0ca1fd2");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub enum ScheduleKind {
     #[default]
     #[serde(alias = "constant_with_warmup")]
     Constant,
-    /// Falls linearly to `min_factor` at the last update.
+    /// Falls linearly to `min_factor`, which it would have after the last update.
     Linear,
     /// Half a cosine down to `min_factor`.
     Cosine,

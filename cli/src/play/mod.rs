@@ -132,7 +132,7 @@ async fn served_question(args: &PlayArgs, env: &EnvClient, seed: u64) -> Result<
         Some(_) => "",
         None => &args.split,
     };
-    let listed = actor::list_questions(env, split).await;
+    let listed = actor::list_questions(env, split, &actor::Retry::default()).await;
     let mut listed =
         listed.with_context(|| format!("cannot list the questions of --env {address}"))?;
     match &args.question {

@@ -150,11 +150,16 @@ impl ColumnGuess {
         if self.column_type() != ColumnType::Text || !is_mostly_numbers {
             return None;
         }
+        let (numbers, cells) = (self.numbers, self.cells);
+        let remedy = match self.no_number {
+            Some(_) => "correct the others, or leave them empty, to have numbers",
+            None => "it has more digits than a REAL holds: shorten it to have numbers",
+        };
         let cause = self.no_number.as_ref().or(self.large_number.as_ref())?;
-        let (SeenCell { text, line }, numbers, cells) = (cause, self.numbers, self.cells);
+        let SeenCell { text, line } = cause;
         Some(format!(
             "{name} is text because of {text:?} on line {line}; {numbers} of {cells} cells are \
-             numbers; correct the others, or leave them empty, to have numbers"
+             numbers; {remedy}"
         ))
     }
 

@@ -38,7 +38,9 @@ impl GoldDatabase {
     /// Fails like [`Self::run`].
     pub(crate) fn run_for_agents(&self, sql: &str) -> Result<(GoldResult, Option<String>), String> {
         // Nearly all queries are within the limits and run once.
-        if let Ok(gold) = self.within_limits(VALUE_BYTES, || self.run(sql)) {
+        let known = self.value_bytes.get().copied();
+        let value_bytes = known.unwrap_or(VALUE_BYTES);
+        if let Ok(gold) = self.within_limits(value_bytes, || self.run(sql)) {
             return Ok((gold, None));
         }
         let gold = self.run(sql)?;

@@ -29,13 +29,15 @@ const MODULES: &[(&[&str], &[&str])] = &[
 /// # Errors
 /// The schema cannot be read.
 pub fn shadow_tables(connection: &Connection) -> rusqlite::Result<BTreeSet<String>> {
-    let sql = "SELECT name, rootpage = 0, ifnull(sql, '') FROM sqlite_master WHERE type = 'table'";
+    // Only these declarations are looked at, as bytes: others may have text that is no UTF-8.
+    let sql = "SELECT name, rootpage = 0, CAST(iif(rootpage = 0, sql, '') AS BLOB) \
+               FROM sqlite_master WHERE type = 'table'";
     let mut statement = connection.prepare(sql)?;
     let tables = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    let tables: Vec<(String, bool, String)> = tables.collect::<rusqlite::Result<_>>()?;
+    let tables: Vec<(String, bool, Vec<u8>)> = tables.collect::<rusqlite::Result<_>>()?;
     let mut shadows = BTreeSet::new();
     for (name, _, sql) in tables.iter().filter(|(_, is_virtual, _)| *is_virtual) {
-        let suffixes = suffixes(sql).iter();
+        let suffixes = suffixes(&String::from_utf8_lossy(sql)).iter();
         shadows.extend(suffixes.map(|suffix| format!("{name}_{suffix}").to_ascii_lowercase()));
     }
     let names = tables.into_iter().filter(|(_, is_virtual, _)| !is_virtual);
@@ -87,5 +89,20 @@ mod tests {
         let listed: BTreeSet<String> = listed.collect::<Result<_, _>>().unwrap();
         assert!(listed.len() > 15, "{listed:?}");
         assert_eq!(shadow_tables(&connection).unwrap(), listed);
+    }
+
+    #[test]
+    fn declarations_may_have_text_that_is_no_utf_8() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch(
+                "CREATE TABLE t (a); CREATE VIRTUAL TABLE words USING fts5(a);
+                 PRAGMA writable_schema = ON;
+                 UPDATE sqlite_master SET sql = CAST(sql || x'2f2ae92a2f' AS TEXT)
+                 WHERE name IN ('t', 'words')",
+            )
+            .unwrap();
+        let shadows = shadow_tables(&connection).unwrap();
+        assert!(shadows.contains("words_data"), "{shadows:?}");
     }
 }

@@ -173,17 +173,11 @@ fn wrong_answers_to_failures_are_noticed() {
     let limit = format!("{actor}/backoffLimit");
     let restarts = "an actor that fails restarts the run";
     is_noticed(&multi_node, "JobSet", &limit, &json!(6), restarts);
-    let rules = format!("{learner}/podFailurePolicy/rules");
-    let lost = "a learner that lost a rank is no failure";
-    is_noticed(&multi_node, "JobSet", &rules, &json!([]), lost);
+    let limit = format!("{learner}/backoffLimit");
+    let used = "a rank that fails uses up the failures of the learner";
+    is_noticed(&multi_node, "JobSet", &limit, &json!(6), used);
 
     let one_node = render(&overlays.join("multi-gpu-one-node"));
-    let ignored = json!([{
-        "action": "Ignore",
-        "onExitCodes": {"containerName": "learner", "operator": "In", "values": [75]},
-    }]);
-    let lost = "a learner that lost a rank is a failure";
-    is_noticed(&one_node, "JobSet", &rules, &ignored, lost);
     let arguments = format!("{learner}/template/spec/initContainers/0/args");
     let holds = "container rank-1: it may hold a GPU";
     is_noticed(&one_node, "JobSet", &arguments, &json!(["rank"]), holds);

@@ -236,11 +236,11 @@ impl LossSettings {
         }
         let clipped_above = self.clip().high;
         match self.delta {
-            // At 1 and below, no token with a positive advantage would have a gradient.
+            // Below 1, no token with a positive advantage would have a gradient.
             Some(delta) if delta <= clipped_above => {
                 let problem = format!(
-                    "is {delta}, but the clip caps ratios at 1 + clip_high ({clipped_above}) \
-                     already; give a larger number, or leave it out"
+                    "is {delta}, but a cap up to 1 + clip_high ({clipped_above}) takes the gradient of \
+                     tokens that the clip leaves; give a larger number, or leave it out"
                 );
                 Err(LearnerError::setting("loss.delta", problem))
             }

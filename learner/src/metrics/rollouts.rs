@@ -2,8 +2,9 @@
 //!
 //! They cover all groups that the step looked at, zero-variance groups included, so that `reward`
 //! measures the policy and not the choice of groups. With dynamic sampling a small bias is left: a
-//! step looks at groups until enough have reward variance, so the last one always has some. If z of
-//! n groups have none, `frac_reward_zero_std` is z / n, and z / (n - 1) would have no bias.
+//! step looks at groups until enough have reward variance, so the last one always has some, unless
+//! the step ended at `max_groups_per_step`. If z of n groups have none, `frac_reward_zero_std` is
+//! z / n, and z / (n - 1) would have no bias.
 
 use std::sync::Arc;
 
@@ -152,7 +153,7 @@ fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
     }
 }
 
-/// Inserts how episodes ended, and in how many contexts they were sampled.
+/// Inserts how episodes ended, and their segments.
 fn episodes(trajectories: &[&Trajectory], out: &mut Metrics) {
     let count = |hit: fn(&Trajectory) -> bool| {
         let hits = trajectories.iter().filter(|trajectory| hit(trajectory));
@@ -161,9 +162,9 @@ fn episodes(trajectories: &[&Trajectory], out: &mut Metrics) {
     put(out, "episodes/failed", count(|it| !it.scored));
     let unanswered = count(is_unanswered) / count(|it| it.scored);
     put(out, "episodes/unanswered", unanswered);
-    let contexts = trajectories.iter().map(|it| it.segments.len() as f64);
-    let contexts: Vec<f64> = contexts.filter(|&contexts| contexts > 0.0).collect();
-    put(out, "episodes/contexts", MeanStd::of(&contexts).mean);
+    let segments = trajectories.iter().map(|it| it.segments.len() as f64);
+    let segments: Vec<f64> = segments.filter(|&segments| segments > 0.0).collect();
+    put(out, "episodes/segments", MeanStd::of(&segments).mean);
 }
 
 /// Inserts the tool calls per trajectory, the share of them that got an error, and the share of
@@ -287,6 +288,6 @@ mod tests {
         let metrics = of_rollouts(&groups, &LearnerConfig::default(), 0);
         assert_eq!(metrics["episodes/failed"], 2.0);
         assert_eq!(metrics["episodes/unanswered"], 0.5);
-        assert_eq!(metrics["episodes/contexts"], 2.0);
+        assert_eq!(metrics["episodes/segments"], 2.0);
     }
 }

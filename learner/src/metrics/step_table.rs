@@ -154,9 +154,9 @@ pub const STEP_METRICS: [StepMetric; 55] = [
         "",
     ),
     metric(
-        "episodes/contexts",
-        "learner_episode_contexts_mean",
-        "Mean number of contexts that an episode was sampled in. Above 1, older tool results or \
+        "episodes/segments",
+        "learner_episode_segments_mean",
+        "Mean number of segments of an episode: contexts that it was sampled in. Above 1, older tool results or \
          turns were left out to fit the rest.",
         "",
     ),

@@ -153,7 +153,7 @@ impl RankConnection {
 
     /// Returns the reason that the rank sent before it closed the stream, if any, in place of
     /// `problem`.
-    fn reported_fault(&mut self, problem: String) -> LearnerError {
+    pub(super) fn reported_fault(&mut self, problem: String) -> LearnerError {
         // A rank that gives up sends its reason and then closes the stream, so the reason may still
         // lie unread before the end.
         let began = now();

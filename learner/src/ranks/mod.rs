@@ -92,13 +92,13 @@ enum RankRole {
 impl RankRole {
     /// Returns the error of another rank that has gone while this one only waits for it: within a
     /// sum by NCCL, which would wait for ever.
-    fn lost(&self) -> Option<LearnerError> {
+    fn lost(&mut self) -> Option<LearnerError> {
         let problem = "is gone: its connection ended within a sum by NCCL";
         match self {
             Self::Alone => None,
             Self::Leader(others) => {
-                let gone = others.iter().find(|other| other.is_gone());
-                gone.map(|other| other.fault(problem.to_owned()))
+                let gone = others.iter_mut().find(|other| other.is_gone());
+                gone.map(|other| other.reported_fault(problem.to_owned()))
             }
             // Not `LeaderAway`, after which a rank joins again: its GPU still waits.
             Self::Member { leader, .. } => leader

@@ -73,7 +73,7 @@ impl Nccl {
         &self,
         parameters: &BTreeMap<String, Parameter>,
         mut gradients: Gradients,
-        lost: impl Fn() -> Option<LearnerError>,
+        mut lost: impl FnMut() -> Option<LearnerError>,
     ) -> Result<Gradients> {
         for (name, parameter) in parameters {
             let gradient = match gradients.remove(name) {

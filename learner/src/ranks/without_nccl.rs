@@ -25,7 +25,7 @@ impl Nccl {
         &self,
         _parameters: &BTreeMap<String, Parameter>,
         _gradients: Gradients,
-        _lost: impl Fn() -> Option<LearnerError>,
+        _lost: impl FnMut() -> Option<LearnerError>,
     ) -> Result<Gradients> {
         match *self {}
     }

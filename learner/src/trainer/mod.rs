@@ -260,7 +260,7 @@ impl Trainer {
     }
 
     /// Returns the learning rate of an update of the step after `version`. The rate falls in steps
-    /// without groups to train on as well, as TRL's does, so that it is at its end in the last one.
+    /// without groups to train on as well, as TRL's does, so that it ends with the run.
     fn learning_rate(&self, version: u64, iteration: u64) -> f64 {
         let config = &self.config;
         let total = config.steps * config.num_iterations;

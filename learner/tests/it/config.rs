@@ -207,8 +207,8 @@ fn bounds_that_leave_out_a_ratio_of_1_are_refused() {
         (json!({"delta": 0.9}), "loss.delta: is 0.9, but"),
         (
             json!({"delta": 1.2}),
-            "loss.delta: is 1.2, but the clip caps ratios at 1 + clip_high (1.2) already; give a \
-             larger number",
+            "loss.delta: is 1.2, but a cap up to 1 + clip_high (1.2) takes the gradient of tokens \
+             that the clip leaves; give a larger number",
         ),
         (
             json!({"sampler_clip_max": 0.9}),

@@ -112,11 +112,10 @@ impl Weights {
     /// asks for.
     ///
     /// # Errors
-    /// A weight cannot be copied from its device.
+    /// A dtype has no safetensors counterpart.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-        let on_cpu = self.each(|weight| Ok(weight.to_device(&Device::Cpu)?))?;
-        let views = on_cpu.iter().map(|(name, it)| (name, file_view::view(it)));
+        let views = self.iter().map(|(name, it)| (name, file_view::view(it)));
         safetensors::serialize(views, Some(metadata))
             .map_err(|error| PolicyError::Usage(format!("cannot write weights: {error}")))
     }

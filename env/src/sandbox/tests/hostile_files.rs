@@ -69,6 +69,7 @@ fn malicious_schemas_are_refused_or_bounded() {
         ("SELECT * FROM words", "error"),
         ("SELECT words FROM words WHERE words MATCH 'x'", "error"),
         ("SELECT block FROM words_data", "denied"),
+        ("SELECT count(*) FROM words_data", "denied"),
     ] {
         let result = result_of(&sandbox, sql);
         assert_eq!(result.class, class, "{sql}: {result:?}");

@@ -43,12 +43,14 @@ const SOLVED: f64 = 0.9;
 
 pub(super) fn zero_variance(status: &LiveStatus) -> Option<Diagnosed> {
     let metric = "frac_reward_zero_std";
+    let is_untrained = is_untrained(status);
     let shares = match status.state {
-        RunStatus::Running => recent(status, metric)?,
         // There will be no more steps, however few there are.
-        RunStatus::Interrupted | RunStatus::Finished => newest(status, metric),
+        RunStatus::Finished => newest(status, metric),
+        RunStatus::Interrupted if is_untrained => newest(status, metric),
+        RunStatus::Interrupted | RunStatus::Running => recent(status, metric)?,
     };
-    let (share, is_untrained) = (mean(&shares), is_untrained(status));
+    let share = mean(&shares);
     let meaning = match is_untrained {
         true => "No group had a gradient: the weights are those of the start.",
         false => "Such a group has no gradient: the policy learns almost nothing.",
