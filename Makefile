@@ -1,11 +1,10 @@
 # One target per intent; each is a plain command that also works alone.
 .PHONY: base-policy images secrets cuda cuda-test cuda-image
 
-# about three hours on two idle cores; after an interruption, the same command continues
+# about two hours on two idle cores with AMX; after an interruption, the same command continues
 base-policy: # trains the base policy again and puts its weights into the program
 	cargo run --release --locked -- pretrain --preset base --out runs/base
-	cargo run --release --locked -- pretrain --preset base-messy --model runs/base/model --out runs/base-messy
-	cp runs/base-messy/model/model.safetensors policy/embedded/
+	cp runs/base/model/model.safetensors policy/embedded/
 
 STATIC := $(shell uname -m)-unknown-linux-musl
 ENGINE ?= podman

@@ -39,6 +39,7 @@ class EnvUnserved(EnvError):
 
     `reason` says why. WALL_CLOCK: the gold SQL of the question takes longer than the limit
     `env.sql.wall_clock_seconds`. NODE_FAULT: the node failed, and its log says how.
+    DATABASE_BROKEN: the node can no longer read the file of the database.
     """
 
 

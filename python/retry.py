@@ -30,8 +30,8 @@ RETRIED = frozenset(
 #: answers it.
 SLOW_QUERY = "WALL_CLOCK"
 #: Reasons with which a node that works says that it cannot serve the call. Waiting may be in vain:
-#: gold SQL that takes too long never becomes an observation.
-UNSERVED = frozenset({SLOW_QUERY, "NODE_FAULT"})
+#: gold SQL that takes too long never becomes an observation, and a file stays broken.
+UNSERVED = frozenset({SLOW_QUERY, "NODE_FAULT", "DATABASE_BROKEN"})
 #: A call is given up after so many of these answers from one node.
 MAX_UNSERVED = 9
 #: Reasons for which a node rejects a token although it can serve a replay of the episode: since it

@@ -182,7 +182,10 @@ impl Pretraining<'_> {
             questions: settings.questions_per_database,
             words: WordShare::Training,
             declared_percent: settings.declared_percent,
-            messy_percent: settings.messy_percent,
+            messy_percent: match shard < settings.tidy_shards {
+                true => 0,
+                false => settings.messy_percent,
+            },
             is_simple: shard < settings.simple_shards,
         };
         let stage = self

@@ -5,7 +5,7 @@ use std::{collections::HashSet, path::Path, sync::Arc};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use baselines::Solutions;
 use candle_core::Device;
-use data::Dataset;
+use data::{Dataset, NO_LICENCE};
 use env::Environment;
 use env_node::EnvNode;
 use policy::{Model, Placement, random::derive_seed};
@@ -23,9 +23,6 @@ use crate::{
     progress::Progress,
     shutdown::read_unless_interrupted,
 };
-
-/// What data state whose licence nobody has named (SPDX).
-const NO_LICENCE: &str = "NOASSERTION";
 
 /// Questions and an environment in this process.
 pub(crate) struct Setup {

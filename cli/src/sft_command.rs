@@ -116,6 +116,7 @@ fn read(files: &[PathBuf], chat: &Chat, progress: &Progress) -> Result<Vec<Segme
     let mut episodes = Vec::new();
     let mut wrong = 0;
     for file in files {
+        let before = episodes.len() + wrong;
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read --transcripts {}", file.display()))?;
         let lines = text.lines().enumerate();
@@ -125,10 +126,15 @@ fn read(files: &[PathBuf], chat: &Chat, progress: &Progress) -> Result<Vec<Segme
                 None => wrong += 1,
             }
         }
+        ensure!(
+            episodes.len() + wrong > before,
+            "--transcripts {} has no conversation; give one as a line of JSON, or leave the file out",
+            file.display()
+        );
     }
     ensure!(
         !episodes.is_empty(),
-        "no conversation can be imitated: {wrong} have `correct: false`, and there are no others"
+        "no conversation can be imitated: all {wrong} have `correct: false`"
     );
     let tokens: usize = episodes.iter().map(|it| it.tokens.len()).sum();
     let learned = episodes.iter().flat_map(|it| &it.mask);

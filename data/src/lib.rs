@@ -43,7 +43,7 @@ pub use import::{
     DatabaseSource, HeldOut, ImportReport, ImportRequest, ImportedDatabase, SourceKind, import,
 };
 pub use integrity::faults;
-pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase};
+pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase, NO_LICENCE};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, cut_decimals, real_text};
 pub use sql::{
     FIXED_CLOCK, harden, is_reserved_table, is_sql_function, longest_row_sql, open_immutable,

@@ -10,6 +10,9 @@ use crate::{DataError, hash};
 /// The name of the manifest in a folder of the own layout.
 pub(crate) const FILE_NAME: &str = "manifest.json";
 
+/// SPDX's word for a licence that nobody states.
+pub const NO_LICENCE: &str = "NOASSERTION";
+
 /// The record of what a folder holds. Two builds or imports are equal if and only if their
 /// manifests are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

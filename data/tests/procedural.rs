@@ -126,6 +126,27 @@ fn names_may_need_quotation_marks() {
     assert!(names > 0.25 && questions > 150, "{names} {questions}");
 }
 
+/// Texts in all databases, and names in messy ones.
+#[test]
+fn a_part_has_letters_beyond_ascii() {
+    let dir = tempfile::tempdir().unwrap();
+    for messy_percent in [0, 100] {
+        let wanted = ProceduralData {
+            messy_percent,
+            databases: 200,
+            ..wanted(WordShare::HeldOut)
+        };
+        let dataset = built(&dir.path().join(messy_percent.to_string()), &wanted);
+        let is_beyond = |it: &&data::Question| !it.question_text.is_ascii();
+        let questions = dataset.questions.iter().filter(is_beyond).count();
+        let percent = questions * 100 / dataset.questions.len();
+        assert!((2..15).contains(&percent), "{percent} % of the questions");
+        let names = names(&dataset);
+        let beyond = names.iter().any(|name| !name.is_ascii());
+        assert_eq!(beyond, messy_percent > 0);
+    }
+}
+
 #[test]
 fn a_simple_build_has_small_databases_and_simple_questions() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,7 +179,7 @@ fn names_of_held_out_databases_do_not_occur_in_training() {
     let (training, held_out) = (folded(&training), folded(&held_out));
     let common = [
         "capt", "caption", "code", "cptn", "fullname", "id", "label", "name", "ncknm", "nickname",
-        "tit", "title",
+        "tit", "title", "ttl",
     ];
     let shared = held_out.intersection(&training);
     let shared: Vec<&String> = shared

@@ -185,7 +185,7 @@ def test_an_unreachable_node_is_named_after_the_time_for_retries(stub: Stub) -> 
     assert (episode.token, episode.done) == (before, False)
 
 
-@pytest.mark.parametrize("reason", ["WALL_CLOCK", "NODE_FAULT"])
+@pytest.mark.parametrize("reason", ["WALL_CLOCK", "NODE_FAULT", "DATABASE_BROKEN"])
 def test_a_call_that_a_node_cannot_serve_is_given_up_with_its_reason(
     stub: Stub, reason: str
 ) -> None:

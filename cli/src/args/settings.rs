@@ -45,10 +45,8 @@ pub(crate) enum Preset {
     Scratch,
     /// A pretrained model from a folder.
     Model,
-    /// The first part of the base policy's training, from random weights: `pretrain`.
+    /// The base policy's training, from random weights: `pretrain`.
     Base,
-    /// The second part, with messy schemas: `pretrain --model`.
-    BaseMessy,
     /// SmolLM2-135M on Spider: a warm start on every training question, then GRPO. Needs --model
     /// and --data.
     SpiderSmollm2,

@@ -152,7 +152,6 @@ pub(super) fn check_paths(table: &Table, section: &str) -> Result<()> {
 fn preset_table(preset: Preset) -> Table {
     let text = match preset {
         Preset::Base => include_str!("../../presets/base.toml"),
-        Preset::BaseMessy => include_str!("../../presets/base-messy.toml"),
         Preset::SpiderSmollm2 => include_str!("../../presets/spider-smollm2.toml"),
         Preset::Tiny => include_str!("../../presets/tiny.toml"),
         Preset::Model => include_str!("../../presets/model.toml"),

@@ -37,8 +37,7 @@ setting's own.
 
 Without `--preset` a command has the preset `tiny`, or `model` if a model folder is given, so its
 values differ from the column *default*. The presets are files in `cli/presets/`: `tiny` (GRPO from
-the base policy), `scratch`, `model`, `spider-smollm2`, `base` and `base-messy` (for `pretrain`),
-and `smoke`.
+the base policy), `scratch`, `model`, `spider-smollm2`, `base` (for `pretrain`) and `smoke`.
 
 A role reads the sections that name it below; sections of other roles may be in its file. All other
 commands with settings read every section. A dash in the column *default* means that the setting is

@@ -148,6 +148,8 @@ pub(crate) struct PretrainConfig {
     /// Percentage of the other databases whose schema is messy: more tables and columns, names in
     /// several spellings, some of which SQL reads in quotation marks only.
     pub(crate) messy_percent: u64,
+    /// Shards at the beginning without messy schemas.
+    pub(crate) tidy_shards: u64,
     /// Share of the demonstrations that make an SQL error and recover from it.
     #[default(0.03)]
     pub(crate) recovery_share: f64,

@@ -30,7 +30,7 @@ pub(crate) struct DraftArgs {
     #[arg(long, default_value_t = COUNT)]
     count: usize,
     /// SPDX name of the databases' licence, for the manifest.
-    #[arg(long, value_name = "NAME", default_value = "NOASSERTION")]
+    #[arg(long, value_name = "NAME", default_value = data::NO_LICENCE)]
     licence: String,
 }
 

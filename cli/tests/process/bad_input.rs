@@ -331,6 +331,16 @@ fn logs_do_not_control_the_terminal() {
     assert!(!text.contains(controls), "{text:?}");
 }
 
+#[test]
+fn transcripts_without_a_conversation_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (empty, out) = (path("empty.jsonl"), path("out"));
+    fs::write(&empty, "\n").unwrap();
+    let text = complaint(&["sft", "--out", &out, "--transcripts", &empty]);
+    assert!(text.contains("empty.jsonl has no conversation"), "{text}");
+}
+
 /// The work of hours is not lost to a mistyped path.
 #[test]
 fn outputs_are_tried_before_the_work() {

@@ -277,7 +277,7 @@ fn fragments(
 /// Truncates a number to two significant digits, since people choose round bounds.
 fn two_digits(number: i64) -> i64 {
     let mut unit = 1;
-    while number / unit >= 100 {
+    while (number / unit).abs() >= 100 {
         unit *= 10;
     }
     number / unit * unit
@@ -347,7 +347,14 @@ mod tests {
 
     #[test]
     fn bounds_are_round_numbers() {
-        let cases = [(7, 7), (42, 42), (199, 190), (4_567, 4_500), (0, 0)];
+        let cases = [
+            (7, 7),
+            (42, 42),
+            (199, 190),
+            (4_567, 4_500),
+            (0, 0),
+            (-199, -190),
+        ];
         for (number, expected) in cases {
             assert_eq!(two_digits(number), expected);
         }

@@ -34,7 +34,8 @@ use specs::{database_specs, procedural_specs};
 /// The seed of the default data.
 pub const DEFAULT_SEED: u64 = 1;
 
-/// The version of the generator's code. Raise it with every change that alters what is built.
+/// The version of the generator's code. Raise it with every change that alters the default data.
+/// Procedural data is built anew by every command that needs it.
 const VERSION: &str = "5";
 const LICENCE: &str = env!("CARGO_PKG_LICENSE");
 

@@ -28,7 +28,8 @@ use crate::own_writer::{self, OwnContent};
 use crate::sql::GoldDatabase;
 use crate::sqlite_file::{self, CopiedDatabase};
 use crate::{
-    DataError, DataOrigin, DatabaseRole, LeftOut, Manifest, ManifestDatabase, check, hash,
+    DataError, DataOrigin, DatabaseRole, LeftOut, Manifest, ManifestDatabase, NO_LICENCE, check,
+    hash,
 };
 
 use questions::{MadeQuestions, OpenDatabases};
@@ -39,8 +40,6 @@ use table::{FilledTable, TableSpec};
 
 /// The version of the rules by which files become questions. Raise it with every change of them.
 const VERSION: &str = "import-4";
-/// SPDX's word for a licence that nobody states.
-const NO_LICENCE: &str = "NOASSERTION";
 /// The folder for files that are needed only while importing.
 const SCRATCH: &str = "scratch";
 

@@ -4,8 +4,7 @@
 //! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The
 //! pieces of the format that every episode repeats are one token each, which shortens an episode.
 //!
-//! `sqlenv pretrain` made the weights with the preset `base-messy`, which continues a training with
-//! the preset `base`: `docs/pretraining.md`.
+//! `sqlenv pretrain --preset base` made the weights: `docs/pretraining.md`.
 
 mod tokenizer;
 

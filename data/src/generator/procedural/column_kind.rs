@@ -3,6 +3,7 @@
 use super::super::domain::{ColumnKind, ColumnSpec, WordLists};
 use super::super::render::capitalized;
 use super::super::rng::RngStream;
+use super::alphabet::Alphabet;
 use super::lexicon::{Lexicon, draw};
 
 /// The percentage of category columns that questions do not name: "from Lima" for a city.
@@ -11,6 +12,23 @@ const IMPLIED_PERCENT: u32 = 14;
 const SUPERLATIVE_PERCENT: u32 = 20;
 /// The percentage of years that questions do not name: "built after 1990".
 const IMPLIED_YEAR_PERCENT: u32 = 60;
+/// The percentage of text columns with letters beyond ASCII, in databases that have such.
+const ALPHABET_PERCENT: u32 = 60;
+
+/// The words that columns are filled with.
+#[derive(Clone, Copy)]
+pub(super) struct Vocabulary<'a> {
+    pub(super) lexicon: &'a Lexicon,
+    /// What many texts are written in, if not in ASCII.
+    pub(super) alphabet: Option<Alphabet>,
+}
+
+impl Vocabulary<'_> {
+    /// Draws the alphabet of a column.
+    fn alphabet_of_column(self, rng: &mut RngStream) -> Option<Alphabet> {
+        self.alphabet.filter(|_| rng.chance(ALPHABET_PERCENT))
+    }
+}
 
 /// A column before its words and values are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,15 +46,15 @@ pub(super) enum ColumnRole {
 pub(super) fn draw_spec(
     role: ColumnRole,
     list: &str,
-    lexicon: &Lexicon,
+    vocabulary: Vocabulary<'_>,
     words: &mut WordLists,
     rng: &mut RngStream,
 ) -> ColumnSpec {
     match role {
-        ColumnRole::Label => label(list, lexicon, words, rng),
-        ColumnRole::Category => category(lexicon, rng),
-        ColumnRole::Number => number(lexicon, rng),
-        ColumnRole::Year => year(lexicon, rng),
+        ColumnRole::Label => label(list, vocabulary, words, rng),
+        ColumnRole::Category => category(vocabulary, rng),
+        ColumnRole::Number => number(vocabulary.lexicon, rng),
+        ColumnRole::Year => year(vocabulary.lexicon, rng),
         ColumnRole::Date => {
             let first = rng.between(1960, 2019);
             let last = first + rng.between(1, 2024 - first);
@@ -48,11 +66,41 @@ pub(super) fn draw_spec(
     }
 }
 
-fn label(list: &str, lexicon: &Lexicon, words: &mut WordLists, rng: &mut RngStream) -> ColumnSpec {
+fn label(
+    list: &str,
+    vocabulary: Vocabulary<'_>,
+    words: &mut WordLists,
+    rng: &mut RngStream,
+) -> ColumnSpec {
+    let lists = match vocabulary.alphabet_of_column(rng) {
+        Some(alphabet) => {
+            let words = |rng: &mut RngStream| {
+                distinct(70, rng, |rng| {
+                    capitalized(&alphabet.word(vocabulary.lexicon, rng))
+                })
+            };
+            (0..1 + rng.below(2)).map(|_| words(rng)).collect()
+        }
+        None => label_parts(vocabulary.lexicon, rng),
+    };
+    let mut names = Vec::with_capacity(lists.len());
+    for (part, values) in lists.into_iter().enumerate() {
+        let name = format!("{list}.{part}");
+        words.insert(name.clone(), values);
+        names.push(name);
+    }
+    ColumnSpec {
+        kind: ColumnKind::Label(names),
+        ..ColumnSpec::default()
+    }
+}
+
+/// Draws the words of each part of a label.
+fn label_parts(lexicon: &Lexicon, rng: &mut RngStream) -> Vec<Vec<String>> {
     let values = |count, rng: &mut RngStream| {
         distinct(count, rng, |rng| capitalized(draw(&lexicon.values, rng)))
     };
-    let lists: Vec<Vec<String>> = match rng.below(100) {
+    match rng.below(100) {
         0..30 => vec![values(12, rng), values(12, rng)],
         30..55 => vec![
             distinct(20, rng, |rng| capitalized(draw(&lexicon.first_names, rng))),
@@ -68,41 +116,41 @@ fn label(list: &str, lexicon: &Lexicon, words: &mut WordLists, rng: &mut RngStre
         _ => vec![distinct(70, rng, |rng| {
             capitalized(&lexicon.invented_word(rng))
         })],
-    };
-    let mut names = Vec::with_capacity(lists.len());
-    for (part, values) in lists.into_iter().enumerate() {
-        let name = format!("{list}.{part}");
-        words.insert(name.clone(), values);
-        names.push(name);
     }
+}
+
+fn category(vocabulary: Vocabulary<'_>, rng: &mut RngStream) -> ColumnSpec {
+    let lexicon = vocabulary.lexicon;
+    let count = 4 + rng.below(6);
+    let alphabet = vocabulary.alphabet_of_column(rng);
+    let values = match alphabet {
+        Some(alphabet) => distinct(count, rng, |rng| capitalized(&alphabet.word(lexicon, rng))),
+        None => category_values(count, lexicon, rng),
+    };
     ColumnSpec {
-        kind: ColumnKind::Label(names),
+        kind: ColumnKind::OneOf(values),
+        // SQLite compares only ASCII letters without regard to case.
+        mixed_case: alphabet.is_none() && rng.chance(6),
+        says: rng.chance(60).then(|| phrase(lexicon, rng)),
         ..ColumnSpec::default()
     }
 }
 
-fn category(lexicon: &Lexicon, rng: &mut RngStream) -> ColumnSpec {
-    let count = 4 + rng.below(6);
+fn category_values(count: usize, lexicon: &Lexicon, rng: &mut RngStream) -> Vec<String> {
     let word = |rng: &mut RngStream| draw(&lexicon.values, rng);
-    let values = match rng.below(100) {
+    match rng.below(100) {
         0..25 => distinct(count, rng, |rng| word(rng).to_owned()),
         25..50 => distinct(count, rng, |rng| capitalized(word(rng))),
         50..58 => distinct(count, rng, |rng| word(rng).to_uppercase()),
-        58..70 => distinct(count, rng, |rng| {
+        58..75 => distinct(count, rng, |rng| {
             format!("{} {}", capitalized(word(rng)), word(rng))
         }),
-        70..85 => distinct(count, rng, |rng| capitalized(draw(&lexicon.places, rng))),
-        85..92 => {
+        75..88 => distinct(count, rng, |rng| capitalized(draw(&lexicon.places, rng))),
+        88..94 => {
             let prefix = code_prefix(rng);
             distinct(count, rng, |rng| format!("{prefix}{}", rng.between(1, 40)))
         }
         _ => distinct(count, rng, |rng| lexicon.invented_word(rng)),
-    };
-    ColumnSpec {
-        kind: ColumnKind::OneOf(values),
-        mixed_case: rng.chance(6),
-        says: rng.chance(60).then(|| phrase(lexicon, rng)),
-        ..ColumnSpec::default()
     }
 }
 

@@ -6,7 +6,8 @@ use super::super::domain::{ColumnKind, ColumnSpec, WordLists};
 use super::super::render::{plural, with_article};
 use super::super::rng::RngStream;
 use super::super::schema::{GrammarColumn, GrammarSchema, GrammarTable, Phrasing};
-use super::column_kind::{self, ColumnRole};
+use super::alphabet::Alphabet;
+use super::column_kind::{self, ColumnRole, Vocabulary};
 use super::lexicon::{Lexicon, Noun, draw};
 use super::naming::{NamingStyle, Tidiness};
 use super::types::draw_types;
@@ -16,7 +17,11 @@ const INVENTED_PERCENT: u32 = 8;
 /// The percentage of nouns with a describing word before them.
 const DESCRIBED_PERCENT: u32 = 22;
 /// The percentage of tables whose noun begins as that of an earlier table.
-const KINDRED_PERCENT: u32 = 10;
+const KINDRED_PERCENT: u32 = 15;
+/// The percentage of databases of whose texts many have letters beyond ASCII.
+const ALPHABET_PERCENT: u32 = 15;
+/// The percentage of names in such databases with these letters, if the schema is messy.
+const ALPHABET_NAME_PERCENT: u32 = 30;
 /// The percentage of tables with a style of their own in messy schemas, which grow table by table.
 const OWN_STYLE_PERCENT: u32 = 30;
 /// The percentage of nouns, and of columns, that are SQL keywords in messy schemas.
@@ -66,8 +71,10 @@ pub(crate) fn compose(
     rng: &mut RngStream,
 ) -> (GrammarSchema, WordLists) {
     let style = NamingStyle::draw(tidiness, rng);
+    let alphabet = rng.chance(ALPHABET_PERCENT).then(|| Alphabet::draw(rng));
     let mut composer = Composer {
         lexicon,
+        alphabet,
         size,
         style,
         words: WordLists::new(),
@@ -96,6 +103,8 @@ pub(crate) fn compose(
 
 struct Composer<'a> {
     lexicon: &'a Lexicon,
+    /// What many texts are written in, if not in ASCII.
+    alphabet: Option<Alphabet>,
     size: Size,
     /// The style of the database. Tables of messy schemas may have another.
     style: NamingStyle,
@@ -106,7 +115,7 @@ struct Composer<'a> {
 impl Composer<'_> {
     /// Draws what the rows of each table are, all different, and how each table spells its names.
     fn nouns(&mut self, count: usize) -> (Vec<Noun>, Vec<NamingStyle>) {
-        let mut names = BTreeSet::new();
+        let (mut names, mut known) = (BTreeSet::new(), BTreeSet::new());
         let (mut nouns, mut styles) = (Vec::with_capacity(count), Vec::with_capacity(count));
         while nouns.len() < count {
             let noun = match nouns.first() {
@@ -117,8 +126,10 @@ impl Composer<'_> {
                 true => NamingStyle::draw(Tidiness::Messy, self.rng),
                 false => self.style.clone(),
             };
-            let is_new = names.insert(style.table(&noun).to_lowercase());
-            if is_new && names.insert(noun.one.clone()) {
+            let name = style.table(&noun).to_lowercase();
+            // A table may be called what its rows are called: `singer`.
+            if !names.contains(&name) && known.insert(noun.one.clone()) {
+                names.insert(name);
                 nouns.push(noun);
                 styles.push(style);
             }
@@ -126,7 +137,23 @@ impl Composer<'_> {
         (nouns, styles)
     }
 
+    /// Draws a word with letters beyond ASCII, for one name in so many.
+    fn word_of_alphabet(&mut self) -> Option<String> {
+        let alphabet = self.alphabet.filter(|_| self.style.is_messy())?;
+        let is_drawn = self.rng.chance(ALPHABET_NAME_PERCENT);
+        is_drawn.then(|| alphabet.word(self.lexicon, self.rng))
+    }
+
     fn noun(&mut self) -> Noun {
+        if let Some(one) = self.word_of_alphabet() {
+            let has_plurals = self.alphabet.is_some_and(Alphabet::has_plurals);
+            let many = if has_plurals {
+                plural(&one)
+            } else {
+                one.clone()
+            };
+            return Noun { one, many };
+        }
         if self.style.is_messy() && self.rng.chance(KEYWORD_PERCENT[0]) {
             let one = self.lexicon.keyword("thing", self.rng).to_owned();
             return Noun {
@@ -291,7 +318,11 @@ impl Composer<'_> {
         }
         let noun = self.spoken(role, &words);
         let list = format!("{table_name}.{name}");
-        let mut spec = column_kind::draw_spec(role, &list, self.lexicon, &mut self.words, self.rng);
+        let vocabulary = Vocabulary {
+            lexicon: self.lexicon,
+            alphabet: self.alphabet,
+        };
+        let mut spec = column_kind::draw_spec(role, &list, vocabulary, &mut self.words, self.rng);
         for phrase in [&mut spec.says, &mut spec.above, &mut spec.below]
             .into_iter()
             .flatten()
@@ -321,6 +352,9 @@ impl Composer<'_> {
                 _ => "text",
             };
             return lexicon.keyword(named, self.rng).to_owned();
+        }
+        if may_be_keyword && let Some(word) = self.word_of_alphabet() {
+            return word;
         }
         let attribute = match role {
             ColumnRole::Label if self.rng.chance(LABEL_PERCENT) => {
@@ -422,6 +456,17 @@ mod tests {
         let is_plain = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase());
         let plain = first.iter().filter(|name| is_plain(name)).count();
         assert!((60..240).contains(&plain), "{plain}");
+    }
+
+    /// Before, a table could not have the name of its noun, so that databases with singular names
+    /// had only tables of two words.
+    #[test]
+    fn tables_may_be_called_what_their_rows_are_called() {
+        let schemas = composed(WordShare::Training, Size::Full);
+        let tables: Vec<&GrammarTable> = schemas.iter().flat_map(|(it, _)| &it.tables).collect();
+        let is_noun = |it: &&&GrammarTable| it.name.eq_ignore_ascii_case(&it.one);
+        let share = tables.iter().filter(is_noun).count() * 100 / tables.len();
+        assert!((10..35).contains(&share), "{share} %");
     }
 
     #[test]

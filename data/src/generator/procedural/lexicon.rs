@@ -146,10 +146,15 @@ impl Lexicon {
     pub(crate) fn invented_word(&self, rng: &mut RngStream) -> String {
         loop {
             let word = syllables(rng);
-            if share_by_hash(&singular(&word)) == self.share {
+            if self.owns(&word) {
                 return word;
             }
         }
+    }
+
+    /// Whether a word that no list has belongs to this share.
+    pub(super) fn owns(&self, word: &str) -> bool {
+        share_by_hash(&singular(word)) == self.share
     }
 
     /// Draws a thing whose name begins with `first`: "spacewalk" for "space".
@@ -175,12 +180,12 @@ impl Lexicon {
     }
 
     /// Shortens a word as people do in schemas: by a customary abbreviation, to its first letters,
-    /// or without its vowels.
+    /// or without its vowels. Words with letters beyond ASCII stay as they are.
     pub(crate) fn abbreviated(&self, word: &str, rng: &mut RngStream) -> String {
         if let Some(short) = self.abbreviations.get(word) {
             return (*short).to_owned();
         }
-        if word.len() < 5 {
+        if word.len() < 5 || !word.is_ascii() {
             return word.to_owned();
         }
         if rng.chance(50) {
@@ -389,6 +394,7 @@ mod tests {
         let mut rng = RngStream::new(1, &["abbreviation"]);
         assert_eq!(lexicon.abbreviated("quantity", &mut rng), "qty");
         assert_eq!(lexicon.abbreviated("tone", &mut rng), "tone");
+        assert_eq!(lexicon.abbreviated("größe", &mut rng), "größe");
         for _ in 0..20 {
             let short = lexicon.abbreviated("harvester", &mut rng);
             assert!(["har", "harv", "hrvst"].contains(&&*short), "{short}");

@@ -3,6 +3,7 @@
 //! A policy that has met thousands of them must read DESCRIBE and copy names, because nothing that
 //! it remembers about other databases helps.
 
+mod alphabet;
 mod column_kind;
 mod compose;
 mod lexicon;
