@@ -215,7 +215,10 @@ impl Composer<'_> {
         }];
         for parent in self.parents(index) {
             let name = style.foreign_key(&nouns[parent]);
-            columns.push(self.foreign_key(name, &nouns[parent], parent, &before[parent]));
+            // Two nouns may become one name: "space flight" and "spaceflight".
+            if !has_column(&columns, &name) {
+                columns.push(self.foreign_key(name, &nouns[parent], parent, &before[parent]));
+            }
         }
         for role in self.roles() {
             if let Some(column) = self.column(noun, (style, &name), role, &columns) {
@@ -312,8 +315,7 @@ impl Composer<'_> {
         let words = self.column_words(role);
         let is_number = role == ColumnRole::Number;
         let name = style.column(table, &words, is_number, self.lexicon, self.rng);
-        let is_taken = |column: &GrammarColumn| column.name.eq_ignore_ascii_case(&name);
-        if before.iter().any(is_taken) {
+        if has_column(before, &name) {
             return None;
         }
         let noun = self.spoken(role, &words);
@@ -408,6 +410,11 @@ impl Composer<'_> {
     }
 }
 
+/// Whether SQLite would take `name` for the name of one of the columns.
+fn has_column(columns: &[GrammarColumn], name: &str) -> bool {
+    columns.iter().any(|it| it.name.eq_ignore_ascii_case(name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::lexicon::WordShare;
@@ -442,6 +449,36 @@ mod tests {
                 let parents = table.columns.iter().filter_map(|column| column.parent);
                 assert!(parents.into_iter().all(|parent| parent < index));
             }
+        }
+    }
+
+    /// In some styles "space flight" and "spaceflight" have the same key.
+    #[test]
+    fn two_nouns_of_one_name_give_one_foreign_key() {
+        let noun = |one: &str| Noun {
+            one: one.to_owned(),
+            many: plural(one),
+        };
+        let nouns = ["space flight", "spaceflight", "crew"].map(noun);
+        let lexicon = Lexicon::read(WordShare::Training);
+        for number in 0..200 {
+            let rng = &mut RngStream::new(1, &["two nouns", &number.to_string()]);
+            let style = NamingStyle::draw(Tidiness::Tidy, rng);
+            let mut composer = Composer {
+                lexicon: &lexicon,
+                alphabet: None,
+                size: Size::Full,
+                style: style.clone(),
+                words: WordLists::new(),
+                rng,
+            };
+            let mut tables = Vec::new();
+            for index in 0..nouns.len() {
+                tables.push(composer.table(&nouns, index, &style, &tables));
+            }
+            let columns = &tables[2].columns;
+            let names: BTreeSet<String> = columns.iter().map(|it| it.name.to_lowercase()).collect();
+            assert_eq!(names.len(), columns.len(), "{names:?}");
         }
     }
 
