@@ -5,9 +5,8 @@
 //! implementations for the CPU and those by tensor operations side by side; `cuda/` has the
 //! kernels for NVIDIA GPUs.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device};
 
-use super::bf16_values::{rounded, widened};
 use crate::config::DecoderConfig;
 
 /// What computes the operations of a decoder, forward and backward.
@@ -58,22 +57,6 @@ impl Backend {
     /// Returns whether the kernels of the CPU compute.
     pub(crate) fn is_cpu(self) -> bool {
         matches!(self, Self::CpuF32 | Self::CpuBf16)
-    }
-
-    /// Runs a kernel of f32 on `inputs`, and rounds its result to the dtype that is held.
-    pub(super) fn by_kernel<const N: usize>(
-        self,
-        inputs: [&Tensor; N],
-        kernel: impl FnOnce([&Tensor; N]) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        if self == Self::CpuF32 {
-            return kernel(inputs);
-        }
-        let mut wide = Vec::with_capacity(N);
-        for input in inputs {
-            wide.push(widened(input)?);
-        }
-        rounded(&kernel(std::array::from_fn(|i| &wide[i]))?)
     }
 }
 

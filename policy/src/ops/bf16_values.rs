@@ -25,15 +25,11 @@ pub(super) fn widened(x: &Tensor) -> Result<Tensor> {
     tensor(wide, x.shape())
 }
 
-/// Returns an f32 tensor in bf16.
-pub(super) fn rounded(x: &Tensor) -> Result<Tensor> {
-    let values = read([x], |[x]| Ok(dispatch(Round(x))))?;
-    Tensor::from_vec(values, x.shape(), &Device::Cpu)
-}
-
 /// Wraps the output of a kernel as a bf16 tensor.
 pub(super) fn rounded_tensor(values: &[f32], shape: impl Into<Shape>) -> Result<Tensor> {
-    Tensor::from_vec(dispatch(Round(values)), shape.into(), &Device::Cpu)
+    let mut rounded = Vec::with_capacity(values.len());
+    append_rounded(values, &mut rounded);
+    Tensor::from_vec(rounded, shape.into(), &Device::Cpu)
 }
 
 /// Widens values to f32.
@@ -44,6 +40,11 @@ pub(super) fn widen(x: &[bf16], wide: &mut [f32]) {
 /// Rounds values to bf16.
 pub(super) fn round(x: &[f32], rounded: &mut [bf16]) {
     dispatch(RoundInto { x, rounded });
+}
+
+/// Rounds values to bf16 and appends them.
+pub(super) fn append_rounded(x: &[f32], rounded: &mut Vec<bf16>) {
+    dispatch(AppendRounded { x, rounded });
 }
 
 /// Returns a value in f32, or zero if a product takes it as zero.
@@ -76,10 +77,9 @@ fn nearest(value: f32) -> bf16 {
     bf16::from_bits(if is_nan { nan } else { nearest } as u16)
 }
 
-/// Computes `f` of every value.
+/// Appends `f` of every value.
 #[inline(always)]
-fn in_chunks<X: Copy, Y: Copy + Default>(x: &[X], f: impl Fn(X) -> Y) -> Vec<Y> {
-    let mut values = Vec::with_capacity(x.len());
+fn append<X: Copy, Y: Copy + Default>(x: &[X], values: &mut Vec<Y>, f: impl Fn(X) -> Y) {
     let mut chunk = [Y::default(); CHUNK];
     for x in x.chunks(CHUNK) {
         for (y, &x) in chunk.iter_mut().zip(x) {
@@ -87,7 +87,6 @@ fn in_chunks<X: Copy, Y: Copy + Default>(x: &[X], f: impl Fn(X) -> Y) -> Vec<Y> 
         }
         values.extend_from_slice(&chunk[..x.len()]);
     }
-    values
 }
 
 struct Widen<'a>(&'a [bf16]);
@@ -97,18 +96,23 @@ impl Kernel for Widen<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) -> Vec<f32> {
-        in_chunks(self.0, wide)
+        let mut values = Vec::with_capacity(self.0.len());
+        append(self.0, &mut values, wide);
+        values
     }
 }
 
-struct Round<'a>(&'a [f32]);
+struct AppendRounded<'a> {
+    x: &'a [f32],
+    rounded: &'a mut Vec<bf16>,
+}
 
-impl Kernel for Round<'_> {
-    type Output = Vec<bf16>;
+impl Kernel for AppendRounded<'_> {
+    type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self) -> Vec<bf16> {
-        in_chunks(self.0, nearest)
+    fn run<S: Simd>(self) {
+        append(self.x, self.rounded, nearest);
     }
 }
 
@@ -162,7 +166,9 @@ mod tests {
             bits.extend([0, 1, 0x7fff, 0x8000, 0x8001, 0xffff].map(|low| high | low));
         }
         let values: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(bits)).collect();
-        for (value, found) in values.iter().zip(dispatch(Round(&values))) {
+        let mut rounded = Vec::new();
+        append_rounded(&values, &mut rounded);
+        for (value, found) in values.iter().zip(rounded) {
             let expected = bf16::from_f32(*value);
             assert_eq!(found.to_bits(), expected.to_bits(), "{:x}", value.to_bits());
         }
@@ -174,7 +180,9 @@ mod tests {
         let x = Tensor::from_vec(values.clone(), values.len(), &Device::Cpu).unwrap();
         let wide = widened(&x).unwrap();
         assert_eq!(wide.dtype(), DType::F32);
-        let again: Vec<bf16> = rounded(&wide).unwrap().to_vec1().unwrap();
+        let wide: Vec<f32> = wide.to_vec1().unwrap();
+        let again = rounded_tensor(&wide, wide.len()).unwrap();
+        let again: Vec<bf16> = again.to_vec1().unwrap();
         for (value, again) in values.iter().zip(again) {
             assert!(value.is_nan() && again.is_nan() || value.to_bits() == again.to_bits());
         }

@@ -3,13 +3,13 @@
 //! Invariant: an output element has one order of sums (see `matmul` and `matmul_bf16`), the same
 //! whether W is packed once for sampling or during the product for training.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
 
-use super::bf16_values::{rounded_tensor, widened};
+use super::bf16_values::widened;
 use super::fixed_shape::product_of_rows;
 use super::matmul::{PackedMatrix, Right, View, WriteMode, multiply, product};
-use super::matmul_bf16::{Bf16Matrix, multiply_bf16};
-use super::{Backend, at_least_f32, read, tensor};
+use super::matmul_bf16::{Bf16Matrix, multiply_bf16, rounded_products, rounded_sum_of_products};
+use super::{Backend, at_least_f32, read, read_all, tensor};
 
 /// A weight [out, in] as a backend holds it for training or for sampling.
 pub enum LinearWeight {
@@ -222,7 +222,7 @@ impl RightFactor {
         match self {
             Self::Bf16(x) => read([dy], |[dy]| {
                 let dy = View::new(dy, m, n, n).transposed();
-                multiply_bf16(dy, &mut [(x, sum)], WriteMode::Accumulate)
+                multiply_bf16((dy, x), sum, WriteMode::Accumulate)
             }),
             Self::F32(x) => read([x, dy], |[values, dy]| {
                 let (dy, k) = (View::new(dy, m, n, n).transposed(), x.dim(1)?);
@@ -272,16 +272,16 @@ fn input_gradient_f32(outputs: &[(&Tensor, &LinearWeight)]) -> Result<Tensor> {
 
 fn input_gradient_bf16(outputs: &[(&Tensor, &LinearWeight)]) -> Result<Tensor> {
     let (m, (_, k)) = (outputs[0].0.dim(0)?, outputs[0].1.shape()?);
-    let mut sum = vec![0.0; m * k];
-    for (dy, weight) in outputs {
-        let n = dy.dim(1)?;
-        read([dy], |[dy]| {
-            let dy = View::new(dy, m, n, n);
-            let mut products = [(weight.backward_bf16()?, &mut *sum)];
-            multiply_bf16(dy, &mut products, WriteMode::Accumulate)
-        })?;
-    }
-    rounded_tensor(&sum, (m, k))
+    let dys: Vec<&Tensor> = outputs.iter().map(|(dy, _)| *dy).collect();
+    let sum = read_all(&dys, |values| {
+        let mut products = Vec::with_capacity(outputs.len());
+        for ((dy, weight), values) in outputs.iter().zip(values) {
+            let (rows, n) = dy.dims2()?;
+            products.push((View::new(values, rows, n, n), weight.backward_bf16()?));
+        }
+        rounded_sum_of_products(&products, (m, k))
+    })?;
+    Tensor::from_vec(sum, (m, k), &Device::Cpu)
 }
 
 fn packed_bf16(weight: &Tensor, is_trained: bool) -> Result<LinearWeight> {
@@ -311,46 +311,33 @@ pub(super) fn product_with(x: &Tensor, weight: &LinearWeight) -> Result<Vec<f32>
         LinearWeight::Packed(weight) => read([x], |[x]| {
             Ok(product(View::new(x, m, k, k), Right::Packed(weight)))
         }),
-        LinearWeight::Bf16(weight) => {
-            let mut products = bf16_products(x, &[&weight.forward])?;
-            Ok(products.remove(0))
-        }
+        LinearWeight::Bf16(weight) => read([x], |[x]| {
+            let (mut y, x) = (vec![0.0; m * n], View::new(x, m, k, k));
+            multiply_bf16((x, &weight.forward), &mut y, WriteMode::Overwrite)?;
+            Ok(y)
+        }),
     }
-}
-
-/// Returns the products of x [m, k] in bf16 and packed matrices [k, n], in f32.
-fn bf16_products(x: &Tensor, packed: &[&Bf16Matrix]) -> Result<Vec<Vec<f32>>> {
-    let (m, k) = x.dims2()?;
-    if let Some(other) = packed.iter().find(|packed| packed.rows() != k) {
-        let (rows, columns) = (other.rows(), other.columns());
-        bail!("linear: x is [{m}, {k}] but the weight is [{columns}, {rows}]");
-    }
-    let new = |packed: &&Bf16Matrix| vec![0.0; m * packed.columns()];
-    let mut ys: Vec<Vec<f32>> = packed.iter().map(new).collect();
-    let mut products: Vec<(&Bf16Matrix, &mut [f32])> = Vec::with_capacity(ys.len());
-    for (packed, y) in packed.iter().zip(&mut ys) {
-        products.push((packed, y));
-    }
-    read([x], |[x]| {
-        let x = View::new(x, m, k, k);
-        multiply_bf16(x, &mut products, WriteMode::Overwrite)
-    })?;
-    Ok(ys)
 }
 
 /// [`Backend::linears`] in bf16.
 fn linears_bf16(x: &Tensor, weights: &[&LinearWeight]) -> Result<Vec<Tensor>> {
-    let rows = x.dim(0)?;
+    let (m, k) = x.dims2()?;
     let mut packed = Vec::with_capacity(weights.len());
     for weight in weights {
         match weight {
-            LinearWeight::Bf16(weight) => packed.push(&weight.forward),
+            LinearWeight::Bf16(weight) if weight.forward.rows() == k => {
+                packed.push(&weight.forward);
+            }
+            LinearWeight::Bf16(weight) => {
+                let (k2, n) = (weight.forward.rows(), weight.forward.columns());
+                bail!("linear: x is [{m}, {k}] but the weight is [{n}, {k2}]");
+            }
             _ => bail!("linear: a weight is not packed for bf16: this is a bug"),
         }
     }
-    // Each product is freed when it is rounded.
-    let products = bf16_products(x, &packed)?.into_iter().zip(&packed);
+    let products = read([x], |[x]| rounded_products(View::new(x, m, k, k), &packed))?;
+    let products = products.into_iter().zip(&packed);
     products
-        .map(|(y, packed)| rounded_tensor(&y, (rows, packed.columns())))
+        .map(|(y, packed)| Tensor::from_vec(y, (m, packed.columns()), x.device()))
         .collect()
 }

@@ -36,7 +36,6 @@ mod bf16_values;
 pub(crate) mod cuda;
 mod draw;
 mod draw_tensor_ops;
-mod elementwise;
 mod embedding;
 mod fixed_shape;
 mod kv_pages;
@@ -49,6 +48,7 @@ mod matmul_bf16;
 mod norm;
 mod optimizer;
 mod rope;
+mod rowwise;
 mod simd;
 mod swiglu;
 mod token_set;
@@ -89,22 +89,33 @@ pub(crate) fn read<V: WithDType, T, const N: usize>(
     tensors: [&Tensor; N],
     f: impl FnOnce([&[V]; N]) -> Result<T>,
 ) -> Result<T> {
-    let mut contiguous = Vec::with_capacity(N);
+    read_all(&tensors, |slices| {
+        let slices = slices.try_into();
+        f(slices.expect("each tensor has its values: this is a bug"))
+    })
+}
+
+/// [`read`] for any number of tensors.
+pub(crate) fn read_all<V: WithDType, T>(
+    tensors: &[&Tensor],
+    f: impl FnOnce(&[&[V]]) -> Result<T>,
+) -> Result<T> {
+    let mut contiguous = Vec::with_capacity(tensors.len());
     for tensor in tensors {
         contiguous.push(tensor.contiguous()?);
     }
     let guards: Vec<_> = contiguous.iter().map(Tensor::storage_and_layout).collect();
-    let mut slices: [&[V]; N] = [&[]; N];
-    for (slice, (storage, layout)) in slices.iter_mut().zip(&guards) {
+    let mut slices: Vec<&[V]> = Vec::with_capacity(tensors.len());
+    for (storage, layout) in &guards {
         let Storage::Cpu(storage) = &**storage else {
             bail!("a CPU kernel was given a tensor of another device: this is a bug");
         };
-        *slice = match layout.contiguous_offsets() {
+        slices.push(match layout.contiguous_offsets() {
             Some((start, end)) => &storage.as_slice::<V>()?[start..end],
             None => bail!("a kernel was given a strided tensor: this is a bug"),
-        };
+        });
     }
-    f(slices)
+    f(&slices)
 }
 
 /// Wraps the output of a kernel as a CPU tensor.

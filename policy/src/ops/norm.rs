@@ -4,9 +4,10 @@
 
 use candle_core::{D, Result, Tensor, bail};
 
+use super::bf16_values::widened;
 use super::math::{combine, combine3, sum};
 use super::simd::{Kernel, Simd, dispatch};
-use super::{Backend, at_least_f32, autograd_backward, check_same_shape, read, tensor};
+use super::{Backend, at_least_f32, autograd_backward, tensor};
 
 impl Backend {
     /// Returns x `[.., W]` / sqrt(mean(x²) + eps) * weight `[W]`.
@@ -15,7 +16,7 @@ impl Backend {
             Self::TensorOps => rms_norm_tensor_ops(x, weight, eps),
             #[cfg(feature = "cuda")]
             Self::CudaBf16 => super::cuda::rms_norm(x, weight, eps),
-            _ => self.by_kernel([x, weight], |[x, weight]| forward(x, weight, eps)),
+            _ => self.rms_norm_by_kernel(x, weight, eps),
         }
     }
 
@@ -58,69 +59,64 @@ impl Backend {
         if self == Self::CudaBf16 {
             return super::cuda::rms_norm_backward(x, weight, eps, dy, residual);
         }
-        let mut dweight = None;
-        let mut kernel = |[x, weight, dy]: [&Tensor; 3], residual: Option<&Tensor>| -> Result<_> {
-            let (dx, of_weight) = backward(x, weight, eps, dy, residual)?;
-            dweight = Some(of_weight);
-            Ok(dx)
+        self.rms_norm_backward_by_kernel(x, weight, eps, dy, residual)
+    }
+
+    fn rms_norm_by_kernel(self, x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+        let weight = weight_of(x, weight)?;
+        let kernel = |_, [x]: [&[f32]; 1], [y]: [&mut [f32]; 1]| {
+            dispatch(Forward {
+                x,
+                weight: &weight,
+                eps: eps as f32,
+                y,
+            });
         };
-        let dx = match residual {
-            None => self.by_kernel([x, weight, dy], |inputs| kernel(inputs, None))?,
-            Some(residual) => self.by_kernel([x, weight, dy, residual], |inputs| {
-                let [x, weight, dy, residual] = inputs;
-                kernel([x, weight, dy], Some(residual))
-            })?,
+        let [y] = self.rowwise(("rms-norm", weight.len()), [x], kernel)?;
+        Ok(y)
+    }
+
+    fn rms_norm_backward_by_kernel(
+        self,
+        x: &Tensor,
+        weight: &Tensor,
+        eps: f64,
+        dy: &Tensor,
+        residual: Option<&Tensor>,
+    ) -> Result<(Tensor, Tensor)> {
+        let weight = weight_of(x, weight)?;
+        let mut dweight = vec![0.0; weight.len()];
+        let mut kernel = |x: &[f32], dy: &[f32], residual: Option<&[f32]>, dx: &mut [f32]| {
+            dispatch(Backward {
+                x,
+                weight: &weight,
+                dy,
+                residual,
+                eps: eps as f32,
+                dx,
+                dweight: &mut dweight,
+            });
         };
-        Ok((dx, dweight.expect("the kernel ran: this is a bug")))
+        let rows = ("rms-norm", weight.len());
+        let [dx] = match residual {
+            None => self.rowwise(rows, [x, dy], |_, [x, dy], [dx]| kernel(x, dy, None, dx))?,
+            Some(residual) => {
+                self.rowwise(rows, [x, dy, residual], |_, [x, dy, residual], [dx]| {
+                    kernel(x, dy, Some(residual), dx);
+                })?
+            }
+        };
+        let width = dweight.len();
+        Ok((dx, tensor(dweight, width)?))
     }
 }
 
-fn forward(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+/// Returns the weight of a norm in f32.
+fn weight_of(x: &Tensor, weight: &Tensor) -> Result<Vec<f32>> {
     if x.dims().last() != Some(&weight.elem_count()) {
         bail!("rms-norm: {x:?} against a weight {weight:?}");
     }
-    let eps = eps as f32;
-    let y = read([x, weight], |[x, weight]| {
-        let mut y = vec![0.0; x.len()];
-        dispatch(Forward {
-            x,
-            weight,
-            eps,
-            y: &mut y,
-        });
-        Ok(y)
-    })?;
-    tensor(y, x.shape())
-}
-
-fn backward(
-    x: &Tensor,
-    weight: &Tensor,
-    eps: f64,
-    dy: &Tensor,
-    residual: Option<&Tensor>,
-) -> Result<(Tensor, Tensor)> {
-    check_same_shape("rms-norm", x, dy)?;
-    check_same_shape("rms-norm", x, residual.unwrap_or(x))?;
-    let has_residual = residual.is_some();
-    let (dx, dweight) = read(
-        [x, weight, dy, residual.unwrap_or(dy)],
-        |[x, weight, dy, residual]| {
-            let mut dx = vec![0.0; x.len()];
-            let mut dweight = vec![0.0; weight.len()];
-            dispatch(Backward {
-                x,
-                weight,
-                dy,
-                residual: has_residual.then_some(residual),
-                eps: eps as f32,
-                dx: &mut dx,
-                dweight: &mut dweight,
-            });
-            Ok((dx, dweight))
-        },
-    )?;
-    Ok((tensor(dx, x.shape())?, tensor(dweight, weight.shape())?))
+    widened(weight)?.to_vec1()
 }
 
 /// [`Backend::rms_norm`] by tensor operations; half precision is widened to f32 inside.

@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock};
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::simd::{Kernel, Simd, dispatch};
-use super::{Backend, at_least_f32, read, tensor};
+use super::{Backend, at_least_f32, read};
 
 /// The cos/sin table of the positions met so far. It grows on demand.
 pub struct RopeTable {
@@ -100,33 +100,34 @@ impl Backend {
             Self::TensorOps => rope_tensor_ops(x, cos_sin, inverse),
             #[cfg(feature = "cuda")]
             Self::CudaBf16 => super::cuda::rotate(x, cos_sin, inverse),
-            _ => self.by_kernel([x], |[x]| rotate(x, cos_sin, inverse)),
+            _ => self.rotate_by_kernel(x, cos_sin, inverse),
         }
     }
-}
 
-fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
-    let (tokens, heads, width) = x.dims3()?;
-    if cos_sin.dims() != [tokens, width] {
-        bail!(
-            "rope: {:?} against cos_sin {:?}",
-            x.shape(),
-            cos_sin.shape()
-        );
+    fn rotate_by_kernel(self, x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
+        let (tokens, heads, width) = x.dims3()?;
+        if cos_sin.dims() != [tokens, width] {
+            bail!(
+                "rope: {:?} against cos_sin {:?}",
+                x.shape(),
+                cos_sin.shape()
+            );
+        }
+        read([cos_sin], |[cos_sin]: [&[f32]; 1]| {
+            let kernel = |first: usize, [x]: [&[f32]; 1], [y]: [&mut [f32]; 1]| {
+                dispatch(Rotate {
+                    x,
+                    cos_sin: &cos_sin[first * width..],
+                    heads,
+                    half: width / 2,
+                    inverse,
+                    y,
+                });
+            };
+            let [y] = self.rowwise(("rope", heads * width), [x], kernel)?;
+            Ok(y)
+        })
     }
-    let y = read([x, cos_sin], |[x, cos_sin]| {
-        let mut y = vec![0.0; x.len()];
-        dispatch(Rotate {
-            x,
-            cos_sin,
-            heads,
-            half: width / 2,
-            inverse,
-            y: &mut y,
-        });
-        Ok(y)
-    })?;
-    tensor(y, x.shape())
 }
 
 /// [`Backend::rope`], or its inverse, by tensor operations; half precision is widened to f32

@@ -16,10 +16,10 @@ impl Backend {
             #[cfg(feature = "cuda")]
             Self::CudaBf16 => super::cuda::swiglu(gate, up),
             _ => {
-                let kernel = |[gate, up]: [&[f32]; 2], [out]: [&mut [f32]; 1]| {
+                let kernel = |_, [gate, up]: [&[f32]; 2], [out]: [&mut [f32]; 1]| {
                     dispatch(Forward { gate, up, out });
                 };
-                let [out] = self.elementwise("swiglu", [gate, up], kernel)?;
+                let [out] = self.rowwise(("swiglu", 1), [gate, up], kernel)?;
                 Ok(out)
             }
         }
@@ -38,7 +38,7 @@ impl Backend {
             #[cfg(feature = "cuda")]
             Self::CudaBf16 => super::cuda::swiglu_backward(gate, up, dout)?,
             _ => {
-                let kernel = |[gate, up, dout]: [&[f32]; 3], [dgate, dup]: [&mut [f32]; 2]| {
+                let kernel = |_, [gate, up, dout]: [&[f32]; 3], [dgate, dup]: [&mut [f32]; 2]| {
                     dispatch(Backward {
                         gate,
                         up,
@@ -47,7 +47,7 @@ impl Backend {
                         dup,
                     });
                 };
-                self.elementwise("swiglu", [gate, up, dout], kernel)?
+                self.rowwise(("swiglu", 1), [gate, up, dout], kernel)?
             }
         };
         Ok((dgate, dup))

@@ -33,6 +33,7 @@ use candle_core::Result;
 use half::bf16;
 
 use super::aligned::Aligned;
+use super::bf16_values::append_rounded;
 use super::matmul::{View, WriteMode};
 #[cfg(test)]
 pub(crate) use instructions::with_each;
@@ -45,35 +46,95 @@ pub(crate) use sums::Sums;
 /// bf16, which fit the second-level cache.
 const ROWS: usize = 256;
 
-/// Computes C = A B for A [m, k] and several B, into each one's row-major C [m, n], or adds the
-/// finished sums to it. The rows of A are packed once for all.
+/// A product's factors: A [m, k] and B [k, n].
+pub(crate) type Factors<'a> = (View<'a, bf16>, &'a Bf16Matrix);
+
+/// Computes C = A B into the row-major C [m, n], or adds the finished sums to it.
 ///
 /// # Errors
 /// If the shapes do not fit.
 pub(crate) fn multiply_bf16(
-    a: View<'_, bf16>,
-    products: &mut [(&Bf16Matrix, &mut [f32])],
+    (a, b): Factors<'_>,
+    c: &mut [f32],
     write_mode: WriteMode,
 ) -> Result<()> {
-    for (b, c) in &*products {
-        if a.cols != b.k || c.len() != a.rows * b.n {
-            candle_core::bail!(
-                "a product of {} x {} and {} x {} in bf16: this is a bug",
-                a.rows,
-                a.cols,
-                b.k,
-                b.n
-            );
-        }
+    check((a, b), (a.rows, b.n))?;
+    if c.len() != a.rows * b.n {
+        candle_core::bail!("a product in bf16 has another shape than its memory: this is a bug");
     }
     let mut rows = Bf16Rows::default();
     for first in (0..a.rows).step_by(ROWS) {
         let part = a.part(first, ROWS.min(a.rows - first), 0, a.cols);
         rows.pack(part);
-        for (b, c) in &mut *products {
-            let c = &mut c[first * b.n..][..part.rows * b.n];
-            multiply_rows(&rows, b, c, write_mode);
+        let c = &mut c[first * b.n..][..part.rows * b.n];
+        multiply_rows(&rows, b, c, write_mode);
+    }
+    Ok(())
+}
+
+/// Returns A B for A [m, k] and several B, each rounded to bf16. The rows of A are packed once for
+/// all, and each part of a product is rounded while it is in the cache.
+///
+/// # Errors
+/// If the shapes do not fit.
+pub(crate) fn rounded_products(
+    a: View<'_, bf16>,
+    several: &[&Bf16Matrix],
+) -> Result<Vec<Vec<bf16>>> {
+    for b in several {
+        check((a, b), (a.rows, b.n))?;
+    }
+    let new = |b: &&Bf16Matrix| Vec::with_capacity(a.rows * b.n);
+    let mut products: Vec<Vec<bf16>> = several.iter().map(new).collect();
+    let (mut rows, mut sums) = (Bf16Rows::default(), Vec::new());
+    for first in (0..a.rows).step_by(ROWS) {
+        rows.pack(a.part(first, ROWS.min(a.rows - first), 0, a.cols));
+        for (b, product) in several.iter().zip(&mut products) {
+            sums.resize(rows.rows() * b.n, 0.0);
+            multiply_rows(&rows, b, &mut sums, WriteMode::Overwrite);
+            append_rounded(&sums, product);
         }
+    }
+    Ok(products)
+}
+
+/// Returns the sum of several products [m, n], rounded to bf16. Each product is finished before it
+/// is added.
+///
+/// # Errors
+/// If the shapes do not fit.
+pub(crate) fn rounded_sum_of_products(
+    products: &[Factors<'_>],
+    (m, n): (usize, usize),
+) -> Result<Vec<bf16>> {
+    for &factors in products {
+        check(factors, (m, n))?;
+    }
+    let mut sum = Vec::with_capacity(m * n);
+    let (mut rows, mut sums) = (Bf16Rows::default(), vec![0.0; ROWS.min(m) * n]);
+    for first in (0..m).step_by(ROWS) {
+        let count = ROWS.min(m - first);
+        let sums = &mut sums[..count * n];
+        let mut write_mode = WriteMode::Overwrite;
+        for (a, b) in products {
+            rows.pack(a.part(first, count, 0, a.cols));
+            multiply_rows(&rows, b, sums, write_mode);
+            write_mode = WriteMode::Accumulate;
+        }
+        append_rounded(sums, &mut sum);
+    }
+    Ok(sum)
+}
+
+fn check((a, b): Factors<'_>, (m, n): (usize, usize)) -> Result<()> {
+    if (a.cols, a.rows, b.n) != (b.k, m, n) {
+        candle_core::bail!(
+            "a product [{m}, {n}] in bf16 of [{}, {}] and [{}, {}]: this is a bug",
+            a.rows,
+            a.cols,
+            b.k,
+            b.n
+        );
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ fn by_definition(a: View<'_, bf16>, b: View<'_, bf16>, i: usize, j: usize) -> f3
 }
 
 fn one_product(a: View<'_, bf16>, b: &Bf16Matrix, c: &mut [f32]) -> Result<()> {
-    multiply_bf16(a, &mut [(b, c)], WriteMode::Overwrite)
+    multiply_bf16((a, b), c, WriteMode::Overwrite)
 }
 
 const SHAPES: [(usize, usize, usize); 9] = [
@@ -92,6 +92,49 @@ fn every_instruction_set_returns_the_bits_of_the_definition() {
                 }
             }
         }
+    }
+}
+
+/// The rows are more than are multiplied at once.
+#[test]
+fn rounded_products_have_the_bits_of_products_that_are_rounded() {
+    let (m, k, n) = (2 * ROWS + 44, 40, 33);
+    let data = [1, 2].map(|seed| values(m * k, seed));
+    let rows = [&data[0], &data[1]].map(|data| View::new(data, m, k, k));
+    let weights = [3, 4].map(|seed| values(k * n, seed));
+    let weights = [&weights[0], &weights[1]].map(|it| Bf16Matrix::new(View::new(it, k, n, n)));
+    let product = |a, b| {
+        let mut c = vec![f32::NAN; m * n];
+        one_product(a, b, &mut c).unwrap();
+        c
+    };
+    let bits = |x: &[bf16]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let rounded = |x: Vec<f32>| x.into_iter().map(bf16::from_f32).collect::<Vec<_>>();
+
+    let found = rounded_products(rows[0], &[&weights[0], &weights[1]]).unwrap();
+    for (found, weight) in found.iter().zip(&weights) {
+        assert_eq!(bits(found), bits(&rounded(product(rows[0], weight))));
+    }
+    let factors = [(rows[0], &weights[0]), (rows[1], &weights[1])];
+    let found = rounded_sum_of_products(&factors, (m, n)).unwrap();
+    let [first, second] = factors.map(|(a, b)| product(a, b));
+    let sum = first.iter().zip(second).map(|(a, b)| a + b).collect();
+    assert_eq!(bits(&found), bits(&rounded(sum)));
+}
+
+#[test]
+fn factors_that_do_not_fit_are_refused() {
+    let (a, b) = (values(6, 1), values(8, 2));
+    let (a, b) = (
+        View::new(&a, 2, 3, 3),
+        Bf16Matrix::new(View::new(&b, 2, 4, 4)),
+    );
+    for error in [
+        one_product(a, &b, &mut [0.0; 8]).unwrap_err(),
+        rounded_products(a, &[&b]).unwrap_err(),
+        rounded_sum_of_products(&[(a, &b)], (2, 4)).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("[2, 3] and [2, 4]"), "{error}");
     }
 }
 

@@ -1,54 +1,56 @@
-//! Operations that compute each element from the same element of their inputs.
+//! Operations that compute each row from the same row of their inputs.
 //!
 //! Invariant: bf16 is widened, computed in f32 and rounded once, so the result does not depend on
-//! how the elements are cut into chunks.
+//! how many rows are computed at once.
 
 use candle_core::{Result, Tensor, bail};
 use half::bf16;
 
-use super::bf16_values::{round, widen};
+use super::bf16_values::{append_rounded, widen};
 use super::math::combine;
 use super::simd::{Kernel, Simd, dispatch};
 use super::{Backend, read, tensor};
 
-/// Elements that are widened, computed and rounded at a time, in the first-level cache.
+/// The values that are widened, computed and rounded at once, about: they stay in the first-level
+/// cache.
 const CHUNK: usize = 1024;
 
 impl Backend {
-    /// Returns the sum of two tensors of one shape. Its gradient is that of both.
+    /// Adds two tensors of one shape.
     pub fn add(self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         if !self.is_cpu() {
             return a + b;
         }
-        let [sum] = self.elementwise("add", [a, b], |[a, b], [sum]| dispatch(Add { a, b, sum }))?;
+        let add = |_, [a, b]: [&[f32]; 2], [sum]: [&mut [f32]; 1]| dispatch(Add { a, b, sum });
+        let [sum] = self.rowwise(("add", 1), [a, b], add)?;
         Ok(sum)
     }
 
-    /// Computes tensors from inputs of one shape by a kernel of f32, which is called with chunks of
-    /// the inputs and of the outputs.
-    ///
-    /// # Errors
-    /// The shapes differ.
-    pub(super) fn elementwise<const N: usize, const M: usize>(
+    /// Computes M tensors of the shape of the inputs by a kernel of f32, which gets some rows of
+    /// `width` values at once, and the number of the first one.
+    pub(super) fn rowwise<const N: usize, const M: usize>(
         self,
-        name: &str,
+        (name, width): (&str, usize),
         inputs: [&Tensor; N],
-        kernel: impl Fn([&[f32]; N], [&mut [f32]; M]),
+        mut kernel: impl FnMut(usize, [&[f32]; N], [&mut [f32]; M]),
     ) -> Result<[Tensor; M]> {
         let shape = inputs[0].shape();
         if let Some(other) = inputs.iter().find(|it| it.shape() != shape) {
             bail!("{name}: {:?} for {shape:?}", other.shape());
         }
+        if width == 0 || !shape.elem_count().is_multiple_of(width) {
+            bail!("{name}: {shape:?} for rows of {width}");
+        }
         let mut outputs = Vec::with_capacity(M);
         if self == Self::CpuBf16 {
-            let values = read(inputs, |inputs| Ok(in_chunks(inputs, kernel)))?;
+            let values = read(inputs, |inputs| Ok(in_chunks(width, inputs, kernel)))?;
             for values in values {
                 outputs.push(Tensor::from_vec(values, shape, inputs[0].device())?);
             }
         } else {
             let mut values: [Vec<f32>; M] = std::array::from_fn(|_| vec![0.0; shape.elem_count()]);
             read(inputs, |inputs| {
-                kernel(inputs, values.each_mut().map(Vec::as_mut_slice));
+                kernel(0, inputs, values.each_mut().map(Vec::as_mut_slice));
                 Ok(())
             })?;
             for values in values {
@@ -61,27 +63,29 @@ impl Backend {
     }
 }
 
+/// Runs a kernel of f32 on whole rows of bf16, some at once.
 fn in_chunks<const N: usize, const M: usize>(
+    width: usize,
     inputs: [&[bf16]; N],
-    kernel: impl Fn([&[f32]; N], [&mut [f32]; M]),
+    mut kernel: impl FnMut(usize, [&[f32]; N], [&mut [f32]; M]),
 ) -> [Vec<bf16>; M] {
     let len = inputs[0].len();
+    let chunk = (CHUNK / width).max(1) * width;
     let mut outputs: [Vec<bf16>; M] = std::array::from_fn(|_| Vec::with_capacity(len));
-    let mut wide = [[0.0; CHUNK]; N];
-    let mut results = [[0.0; CHUNK]; M];
-    let mut rounded = [bf16::ZERO; CHUNK];
-    for first in (0..len).step_by(CHUNK) {
-        let count = CHUNK.min(len - first);
+    let mut wide: [Vec<f32>; N] = std::array::from_fn(|_| vec![0.0; chunk]);
+    let mut results: [Vec<f32>; M] = std::array::from_fn(|_| vec![0.0; chunk]);
+    for first in (0..len).step_by(chunk) {
+        let count = chunk.min(len - first);
         for (wide, input) in wide.iter_mut().zip(inputs) {
             widen(&input[first..first + count], &mut wide[..count]);
         }
         kernel(
+            first / width,
             wide.each_ref().map(|it| &it[..count]),
             results.each_mut().map(|it| &mut it[..count]),
         );
         for (result, output) in results.iter().zip(&mut outputs) {
-            round(&result[..count], &mut rounded[..count]);
-            output.extend_from_slice(&rounded[..count]);
+            append_rounded(&result[..count], output);
         }
     }
     outputs
