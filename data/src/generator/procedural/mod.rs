@@ -5,6 +5,7 @@
 
 mod alphabet;
 mod column_kind;
+mod columns;
 mod compose;
 mod lexicon;
 mod naming;
