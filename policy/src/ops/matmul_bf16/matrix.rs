@@ -59,18 +59,15 @@ fn column(a: View<'_, bf16>, column: usize) -> [u16; BLOCK_ROWS] {
     let mut bits = [0; BLOCK_ROWS];
     if column < a.cols {
         let values = &a.data[column * a.col_stride..];
-        write_bits(&values[..a.rows], &mut bits);
+        match values.first_chunk::<BLOCK_ROWS>() {
+            Some(values) if a.rows == BLOCK_ROWS => bits = values.map(factor_bits),
+            _ => {
+                let bits = bits.iter_mut().zip(&values[..a.rows]);
+                bits.for_each(|(bits, &value)| *bits = factor_bits(value));
+            }
+        }
     }
     bits
-}
-
-/// Writes the bits of some values. Their number should not be a constant: the compiler would unroll
-/// the loop, and then not vectorise it.
-#[inline(always)]
-pub(super) fn write_bits(values: &[bf16], bits: &mut [u16]) {
-    for (bits, &value) in bits.iter_mut().zip(values) {
-        *bits = factor_bits(value);
-    }
 }
 
 struct Widen<'a> {

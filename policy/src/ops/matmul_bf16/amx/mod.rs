@@ -19,9 +19,10 @@ mod tiles;
 
 use half::bf16;
 
-use super::matrix::{BLOCK, BLOCK_ROWS, transposed_block, write_bits};
+use super::matrix::{BLOCK, BLOCK_ROWS, transposed_block};
 use super::sums::Sums;
 use crate::ops::aligned::Aligned;
+use crate::ops::bf16_values::factor_bits;
 use crate::ops::matmul::View;
 use crate::ops::simd::{Kernel, Simd, dispatch};
 pub(super) use tiles::Tiles;
@@ -107,6 +108,13 @@ impl Kernel for PackTiles<'_> {
 fn pack_rows(a: View<'_, bf16>, tile: &mut [u16; TILE]) {
     let (lines, _) = tile.as_chunks_mut::<BLOCK>();
     for (row, line) in lines.iter_mut().take(a.rows).enumerate() {
-        write_bits(&a.data[row * a.row_stride..][..a.cols], line);
+        let values = &a.data[row * a.row_stride..][..a.cols];
+        if let Some(values) = values.first_chunk::<BLOCK>() {
+            *line = values.map(factor_bits);
+        } else {
+            for (packed, &value) in line.iter_mut().zip(values) {
+                *packed = factor_bits(value);
+            }
+        }
     }
 }
