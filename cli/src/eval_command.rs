@@ -37,9 +37,6 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         shutdown: &CancellationToken::new(),
     };
     let questions = table_questions(&setup, &args.split, args.questions)?;
-    if args.policy == PolicyChoice::Base {
-        setup.beyond_ascii.warn(&questions, progress);
-    }
     let chat = Arc::new(model.chat.clone());
     let mode = if args.temperature == 0.0 {
         DecodingMode::Greedy

@@ -8,7 +8,6 @@ mod admin;
 mod admin_client;
 mod allocator;
 mod args;
-mod ascii;
 mod bench_command;
 mod commands;
 mod compare;

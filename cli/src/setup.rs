@@ -18,7 +18,6 @@ use tonic::Code;
 
 use crate::{
     args::{EnvCredentials, LearnerCredentials, OWN_DATA_DIR},
-    ascii::NamesBeyondAscii,
     config::{DataConfig, ModelConfig, RunConfig},
     progress::Progress,
     shutdown::read_unless_interrupted,
@@ -34,8 +33,6 @@ pub(crate) struct Setup {
     pub(crate) solutions: Arc<Solutions>,
     /// Hash of questions and databases.
     pub(crate) data_sha256: String,
-    /// Names in the databases that the base policy cannot read.
-    pub(crate) beyond_ascii: NamesBeyondAscii,
 }
 
 impl Setup {
@@ -69,14 +66,12 @@ impl Setup {
         let solutions = Arc::new(dataset.questions.iter().collect());
         let environment = Environment::open(dataset.clone(), config.env.clone())?;
         let data_sha256 = environment.data_sha256().to_owned();
-        let beyond_ascii = NamesBeyondAscii::of(&environment);
         let node = EnvNode::new(environment, config.env_node.clone())?;
         Ok(Self {
             dataset: Arc::new(dataset),
             env: Transport::in_process(node.service()),
             solutions,
             data_sha256,
-            beyond_ascii,
         })
     }
 

@@ -54,7 +54,7 @@ pub(crate) async fn train(
     let live = LiveRun::default();
     let ready = open_admin_port(args.admin, &live).await?;
     let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
-    print_what_is_missing(&setup, &config, progress);
+    print_missing_split(&setup, progress);
     let mut run = plan.open(progress, live)?;
     let stages = Stages {
         folder: run.folder.clone(),
@@ -121,13 +121,10 @@ fn print_settings(args: &TrainArgs) -> Result<()> {
     check_model(&config)
 }
 
-/// Says what the data lack for an evaluation, and what the base policy cannot read of them.
-fn print_what_is_missing(setup: &Setup, config: &RunConfig, progress: &Progress) {
-    let questions = setup.questions();
-    if config.model.is_base() {
-        setup.beyond_ascii.warn(&questions, progress);
-    }
-    if !questions.iter().any(|it| it.split.starts_with("eval")) {
+/// Says that the data lack the questions of an evaluation.
+fn print_missing_split(setup: &Setup, progress: &Progress) {
+    let mut questions = setup.dataset.questions.iter();
+    if !questions.any(|it| it.split.starts_with("eval")) {
         progress.print(
             "no question has the split `eval`, so the run is not evaluated on questions that it \
              does not train on; see docs/data.md for splits",

@@ -5,25 +5,26 @@
         --database names/databases/*.sqlite
     sqlenv eval --policy base --data names/data --databases all --split eval --questions 400
 
-Give a new folder and the number of databases. Each has two tables and ten questions. No name has a
-meaning, so a policy answers only if it copies names from the question and from DESCRIBE, letter by
-letter.
+Give a new folder and the number of databases, and third, if they shall not be a to z, the letters.
+Each database has two tables and ten questions. No name has a meaning, so a policy answers only if
+it copies names from the question and from DESCRIBE, letter by letter.
 """
 
 import json
 import random
 import sqlite3
+import string
 import sys
 from pathlib import Path
 
 ROWS = 12
 
 
-def names(rng: random.Random, count: int) -> list[str]:
+def names(rng: random.Random, count: int, alphabet: str) -> list[str]:
     """Distinct strings of four to ten letters, one in three with an underscore."""
     found: dict[str, None] = {}
     while len(found) < count:
-        letters = [rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(rng.randint(4, 10))]
+        letters = [rng.choice(alphabet) for _ in range(rng.randint(4, 10))]
         if len(letters) > 5 and rng.random() < 1 / 3:
             letters[rng.randint(2, len(letters) - 3)] = "_"
         found["".join(letters)] = None
@@ -50,16 +51,18 @@ def questions(
     ]
 
 
-def write_database(folder: Path, rng: random.Random, name: str) -> list[dict[str, str]]:
+def write_database(
+    folder: Path, rng: random.Random, name: str, alphabet: str
+) -> list[dict[str, str]]:
     """Writes a database of two tables, and returns its questions."""
     connection = sqlite3.connect(folder / f"{name}.sqlite")
     records = []
     for _ in range(2):
-        table, key, number, text = names(rng, 4)
+        table, key, number, text = names(rng, 4, alphabet)
         connection.execute(
             f"CREATE TABLE {table} ({key} INTEGER PRIMARY KEY, {number} INT, {text} TEXT)"
         )
-        words = names(rng, ROWS)
+        words = names(rng, ROWS, alphabet)
         numbers = rng.sample(range(10, 1000), ROWS)
         rows = [(at + 1, numbers[at], words[at].replace("_", "")) for at in range(ROWS)]
         rng.shuffle(rows)
@@ -78,7 +81,10 @@ def main() -> None:
     databases = folder / "databases"
     databases.mkdir(parents=True)
     rng = random.Random(0)
-    records = [it for name in names(rng, count) for it in write_database(databases, rng, name)]
+    alphabet = sys.argv[3] if len(sys.argv) > 3 else string.ascii_lowercase
+    records = []
+    for name in names(rng, count, string.ascii_lowercase):
+        records.extend(write_database(databases, rng, name, alphabet))
     lines = "".join(json.dumps(record) + "\n" for record in records)
     (folder / "questions.jsonl").write_text(lines)
 

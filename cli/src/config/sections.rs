@@ -39,11 +39,6 @@ impl ModelConfig {
         }
     }
 
-    /// Returns whether it is the embedded base policy.
-    pub(crate) fn is_base(&self) -> bool {
-        self.dir.is_none() && !self.random_weights
-    }
-
     pub(super) fn validate(&self) -> Result<()> {
         if self.random_weights && self.dir.is_some() {
             bail!(

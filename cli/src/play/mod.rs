@@ -12,7 +12,6 @@ use proto::{EnvClient, env_client, v1::Question};
 
 use crate::{
     args::{PlayArgs, PlayPolicy},
-    ascii::NamesBeyondAscii,
     config::RunConfig,
     eval_command::settings_for_model,
     evaluation::questions,
@@ -26,8 +25,6 @@ struct Asked {
     question: Question,
     /// The same with its answer, if that is known.
     gold: Option<data::Question>,
-    /// Names in its database that the base policy cannot read, if the database is known.
-    beyond_ascii: NamesBeyondAscii,
 }
 
 /// Plays one episode.
@@ -54,7 +51,6 @@ async fn ask(args: &PlayArgs, config: &RunConfig, progress: &Progress) -> Result
             question: env_node::question(&setup.dataset.questions[0]),
             env: setup.env_client(),
             gold: None,
-            beyond_ascii: setup.beyond_ascii,
         });
     }
     // The questions are those of the env-node, so no data is needed here. Gold answers are known
@@ -65,7 +61,6 @@ async fn ask(args: &PlayArgs, config: &RunConfig, progress: &Progress) -> Result
             question: served_question(args, &env, config.seed).await?,
             env,
             gold: None,
-            beyond_ascii: NamesBeyondAscii::default(),
         });
     }
     let mut setup = Setup::open(config, progress)?;
@@ -88,7 +83,6 @@ async fn ask(args: &PlayArgs, config: &RunConfig, progress: &Progress) -> Result
         question: env_node::question(gold),
         gold: Some(gold.clone()),
         env: setup.env_client(),
-        beyond_ascii: setup.beyond_ascii,
     })
 }
 

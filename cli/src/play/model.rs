@@ -1,6 +1,6 @@
 //! `sqlenv play --policy`: a policy plays one episode, and a person watches.
 
-use std::{fmt::Write as _, slice, sync::Arc};
+use std::{fmt::Write as _, sync::Arc};
 
 use actor::{
     Engine, EngineSettings, EnvStepRecord, EpisodeRecord, EpisodeSpec, evaluation_of, run_episode,
@@ -47,11 +47,7 @@ pub(super) async fn play(
         env,
         question,
         gold,
-        beyond_ascii,
     } = ask(args, &config, progress).await?;
-    if policy == PlayPolicy::Base {
-        beyond_ascii.warn(slice::from_ref(&question), progress);
-    }
     let rollout = &config.learner.rollout;
     let settings = EngineSettings {
         slots: 1,

@@ -13,7 +13,6 @@ use serde_json::json;
 use tonic::{Request, Response, Status};
 
 use super::{Asked, person::play_episode};
-use crate::ascii::NamesBeyondAscii;
 
 /// An environment with a budget of two actions. The correct answer is 39. The token counts the
 /// steps.
@@ -96,7 +95,6 @@ async fn played(question_id: &str, typed: &str) -> anyhow::Result<String> {
         env: EnvClient::new(Transport::in_process(EnvServer::new(TwoSteps))),
         question: env_node::question(&gold),
         gold: Some(gold),
-        beyond_ascii: NamesBeyondAscii::default(),
     };
     let mut shown = Vec::new();
     play_episode(asked, typed.as_bytes(), &mut shown).await?;

@@ -14,7 +14,9 @@ use crate::{
 
 const SCHEMA: &str = "
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT);
-    INSERT INTO customers VALUES (1, 'Ada', 'Lima'), (2, 'Ben', 'Oslo'), (3, 'Cy', 'Lima');
+    INSERT INTO customers VALUES
+        (1, 'Ada', 'Lima'), (2, 'Ben', 'Köln'), (3, 'Cy', 'Lima'), (4, 'Di', '北京'), (5, 'Ed', 'Köln'),
+        (6, 'Flo', 'Köln');
 ";
 
 fn play(args: &[&str]) -> Output {
@@ -39,14 +41,19 @@ fn the_base_policy_answers_a_question_about_any_database() {
     let path = database(dir.path());
     let before = std::fs::read(&path).unwrap();
     let database = path.to_str().unwrap();
-    let question = "How many customers are there?";
-    let played = play(&["--policy", "base", "--database", database, "-q", question]);
-    let (shown, errors) = (text(&played.stdout), text(&played.stderr));
-    assert!(played.status.success(), "{errors}");
-    assert!(shown.starts_with(question), "{shown}");
-    assert!(shown.contains("describe customers"), "{shown}");
-    assert!(shown.ends_with("Answer: 3\n"), "{shown}");
-    assert!(!errors.contains("ASCII"), "{errors}");
+    for (question, answer) in [
+        ("How many customers are there?", 6),
+        ("How many customers are from Lima?", 2),
+        ("How many customers are from Köln?", 3),
+        ("How many customers are from 北京?", 1),
+    ] {
+        let played = play(&["--policy", "base", "--database", database, "-q", question]);
+        let (shown, errors) = (text(&played.stdout), text(&played.stderr));
+        assert!(played.status.success(), "{errors}");
+        assert!(shown.starts_with(question), "{shown}");
+        assert!(shown.contains("describe customers"), "{shown}");
+        assert!(shown.ends_with(&format!("Answer: {answer}\n")), "{shown}");
+    }
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
@@ -59,9 +66,8 @@ fn a_pipe_gets_each_text_as_it_is() {
     let question = "How many customers are there?\u{200f}";
     let database = path.to_str().unwrap();
     let played = play(&["--policy", "base", "--database", database, "-q", question]);
-    let (shown, errors) = (text(&played.stdout), text(&played.stderr));
+    let shown = text(&played.stdout);
     assert!(shown.starts_with(question), "{shown:?}");
-    assert!(errors.contains("on words in ASCII alone"), "{errors:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The
 //! pieces of the format that every episode repeats are one token each, which shortens an episode.
 //!
-//! `sqlenv pretrain` of an earlier commit made the weights: `docs/pretraining.md`.
+//! `sqlenv pretrain --preset base` made the weights: `docs/pretraining.md`.
 
 mod tokenizer;
 
