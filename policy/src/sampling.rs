@@ -8,7 +8,7 @@
 
 use candle_core::Tensor;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use smart_default::SmartDefault;
 
 use crate::error::{PolicyError, Result};
@@ -22,14 +22,24 @@ use crate::random::Coordinates;
 pub struct SamplingSettings {
     /// Divides the logits; 0 means greedy decoding.
     #[default(1.0)]
+    #[serde(serialize_with = "with_few_digits")]
     pub temperature: f32,
     /// Keeps only the `top_k` most probable tokens (and ties with the last of them); 0 means off.
     pub top_k: u32,
     /// Keeps only the most probable tokens that together reach this probability; 1 means off.
     #[default(1.0)]
+    #[serde(serialize_with = "with_few_digits")]
     pub top_p: f32,
     /// Keeps only tokens at least this fraction as probable as the most probable one; 0 means off.
+    #[serde(serialize_with = "with_few_digits")]
     pub min_p: f32,
+}
+
+/// Writes the shortest decimal number that is read as the same value: 1.3, where the nearest `f32`
+/// has the `f64` value 1.2999999523162842.
+fn with_few_digits<S: Serializer>(value: &f32, serializer: S) -> Result<S::Ok, S::Error> {
+    let shortest = value.to_string().parse();
+    serializer.serialize_f64(shortest.unwrap_or(f64::from(*value)))
 }
 
 impl SamplingSettings {
@@ -311,6 +321,24 @@ mod tests {
         assert_eq!(token(&[1.0, 3.0, 3.0, 2.0]), 1);
         assert_eq!(token(&[-1.0]), 0);
         assert_eq!(token(&[f32::NEG_INFINITY, -5.0]), 1);
+    }
+
+    #[test]
+    fn settings_are_written_as_users_write_them() {
+        for number in ["0.0", "0.000001", "0.1", "0.95", "1.3", "123456.7"] {
+            let given = format!(r#"{{"temperature":{number},"top_p":0.9}}"#);
+            let settings: SamplingSettings = serde_json::from_str(&given).unwrap();
+            let written: serde_json::Value = serde_json::to_value(settings).unwrap();
+            assert_eq!(
+                written["temperature"].to_string().parse(),
+                number.parse::<f64>()
+            );
+            assert_eq!(written["top_p"].to_string(), "0.9");
+            assert_eq!(
+                serde_json::from_value::<SamplingSettings>(written).unwrap(),
+                settings
+            );
+        }
     }
 
     /// Broken weights give a token of the vocabulary with a NaN log-probability.

@@ -5,9 +5,9 @@
         --database names/databases/*.sqlite
     sqlenv eval --policy base --data names/data --databases all --split eval --questions 400
 
-Give a new folder and the number of databases, and third, if they shall not be a to z, the letters.
-Each database has two tables and ten questions. No name has a meaning, so a policy answers only if
-it copies names from the question and from DESCRIBE, letter by letter.
+Give a new folder, the number of databases and, for other letters than a to z, the letters. Each
+database has two tables and ten questions. No name has a meaning, so a policy answers only if it
+copies names from the question and from DESCRIBE, letter by letter.
 """
 
 import json

@@ -15,8 +15,8 @@ use crate::{
 const SCHEMA: &str = "
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT);
     INSERT INTO customers VALUES
-        (1, 'Ada', 'Lima'), (2, 'Ben', 'Köln'), (3, 'Cy', 'Lima'), (4, 'Di', '北京'), (5, 'Ed', 'Köln'),
-        (6, 'Flo', 'Köln');
+        (1, 'Ada', 'Lima'), (2, 'Ben', 'Köln'), (3, 'Cy', 'Lima'), (4, 'Di', '北京'),
+        (5, 'Ed', 'Köln'), (6, 'Flo', 'Köln');
 ";
 
 fn play(args: &[&str]) -> Output {
