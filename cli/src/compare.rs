@@ -63,9 +63,9 @@ pub(crate) struct CompareArgs {
     /// Samples of each question besides greedy decoding, for pass@k.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) samples: u32,
-    /// Temperature of the samples; default: that of the settings.
-    #[arg(long, value_name = "T")]
-    pub(crate) temperature: Option<f32>,
+    /// Temperature of the samples.
+    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    pub(crate) temperature: f32,
     /// Env-node (http://HOST:PORT), or several separated by commas; default: one in this process.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) env: Option<String>,
@@ -165,18 +165,17 @@ fn check(args: &CompareArgs) -> Result<()> {
 
 fn settings(args: &CompareArgs, kinds: &[Kind]) -> Result<SharedSettings> {
     let mut shared = SharedSettings::read(args, kinds)?;
-    if let Some(temperature) = args.temperature {
-        ensure!(
-            temperature > 0.0 && temperature.is_finite(),
-            "--temperature is {temperature}; greedy decoding is always in the table, and samples \
-             need a temperature above 0"
-        );
-        let sampling = &mut shared.config.learner.rollout.sampling;
-        sampling.temperature = temperature;
-        sampling
-            .validate()
-            .context("--temperature cannot be used")?;
-    }
+    let temperature = args.temperature;
+    ensure!(
+        temperature > 0.0 && temperature.is_finite(),
+        "--temperature is {temperature}; greedy decoding is always in the table, and samples need \
+         a temperature above 0"
+    );
+    let sampling = &mut shared.config.learner.rollout.sampling;
+    sampling.temperature = temperature;
+    sampling
+        .validate()
+        .context("--temperature cannot be used")?;
     Ok(shared)
 }
 
