@@ -1,7 +1,7 @@
 # One target per intent; each is a plain command that also works alone.
 .PHONY: base-policy images secrets cuda cuda-test cuda-image
 
-# about three hours on two idle cores with AMX; after an interruption, the same command continues
+# about three hours on two cores with AMX; after an interruption, the same command continues
 base-policy: # trains a base policy and puts its weights into the program
 	cargo run --release --locked -- pretrain --preset base --out runs/base
 	cp runs/base/model/model.safetensors policy/embedded/
