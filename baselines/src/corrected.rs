@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The mask of a token that is neither to be learned nor given: a model sampled it.
-pub const NOT_LEARNED: u8 = 2;
+const NOT_LEARNED: u8 = 2;
 
 /// A model whose visible failures an expert corrects.
 pub struct CorrectedPolicy<P> {

@@ -26,7 +26,7 @@ mod transcripts;
 mod unnamed_column;
 
 pub use chat_api::ChatApi;
-pub use corrected::{CorrectedPolicy, NOT_LEARNED, corrections};
+pub use corrected::{CorrectedPolicy, corrections};
 pub use demonstrations::{Demonstrations, demonstrate};
 pub use demonstrator::{Demonstrator, DemonstratorMix};
 pub use oracle::OraclePolicy;

@@ -19,8 +19,10 @@ use serde_json::Value;
 /// # Errors
 /// Names the message or field that cannot be used.
 pub fn demonstration_of(chat: &Chat, line: &Value) -> Result<Option<Segment>, String> {
-    if line["correct"] == Value::Bool(false) {
-        return Ok(None);
+    match line["correct"] {
+        Value::Bool(false) => return Ok(None),
+        Value::Bool(true) | Value::Null => {}
+        _ => return Err("`correct` is neither true nor false".to_owned()),
     }
     let messages = line["messages"]
         .as_array()
@@ -64,9 +66,10 @@ fn opening(chat: &Chat, line: &Value, messages: &[Message]) -> Result<Vec<u32>, 
                 "begins with the assistant; put the question before it, or a `prompt`".to_owned(),
             );
         }
-        (_, messages) => match line["tools"].as_array() {
-            Some(tools) => chat.prompt_ids(messages, tools),
-            None => chat.prompt_ids(messages, &tool_schemas()),
+        (_, messages) => match &line["tools"] {
+            Value::Array(tools) => chat.prompt_ids(messages, tools),
+            Value::Null => chat.prompt_ids(messages, &tool_schemas()),
+            _ => return Err("`tools` is no list".to_owned()),
         },
     };
     tokens.map_err(|fault| fault.to_string())
@@ -113,9 +116,13 @@ fn message_of(message: &Value) -> Result<Message, String> {
             .collect(),
         _ => return Err("`content` is no text".to_owned()),
     };
-    let calls = message["tool_calls"].as_array().into_iter().flatten();
+    let tool_calls = match &message["tool_calls"] {
+        Value::Array(calls) => calls.iter().map(call_of).collect::<Result<_, _>>()?,
+        Value::Null => Vec::new(),
+        _ => return Err("`tool_calls` is no list".to_owned()),
+    };
     Ok(Message {
-        tool_calls: calls.map(call_of).collect::<Result<_, _>>()?,
+        tool_calls,
         ..Message::new(role, content)
     })
 }
@@ -245,6 +252,19 @@ mod tests {
             (
                 json!({"messages": [{"role": "user", "content": 3}]}),
                 "message 0: `content` is no text",
+            ),
+            (
+                json!({"correct": "false", "messages": []}),
+                "`correct` is neither true nor false",
+            ),
+            (
+                json!({"messages": [{"role": "assistant", "tool_calls": {"function": {}}}]}),
+                "message 0: `tool_calls` is no list",
+            ),
+            (
+                json!({"tools": "[]", "messages": [{"role": "user", "content": "x"},
+                    call("query", "{}")]}),
+                "`tools` is no list",
             ),
         ] {
             let fault = demonstration_of(&chat, &line).unwrap_err();

@@ -19,7 +19,6 @@ pub(crate) fn init(args: &LogArgs, command: &str, progress: &Progress) -> Result
         .with_writer(move || writer.clone())
         // Colours are control characters, which the writer replaces.
         .with_ansi(false)
-        .with_target(true)
         .with_filter(filter);
     let registry = tracing_subscriber::registry().with(lines);
     #[cfg(feature = "opentelemetry")]

@@ -1,7 +1,7 @@
 //! The model folders of a run: `model` has the last policy and `model-best` the best one. Those in
 //! checkpoints have the policies in between.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use learner::checkpoint::{self, CHECKPOINTS};
@@ -46,13 +46,12 @@ pub(crate) fn save(
     model: &Model,
     licences: &PolicyLicences,
     step: u64,
-) -> Result<PathBuf> {
+) -> Result<()> {
     let card = report::model_card(&folder.read()?, step, licences);
     let mut model = model.clone();
     model.files.push((CARD.to_owned(), card.into_bytes()));
-    let path = folder.path().join(name);
-    model.replace(&path)?;
-    Ok(path)
+    model.replace(&folder.path().join(name))?;
+    Ok(())
 }
 
 /// Reads the chat of a run in its newest checkpoint, if there is one. The weights, which are much

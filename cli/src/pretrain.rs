@@ -6,12 +6,7 @@
 //! checkpoint, from which the same command continues. The weights are a function of settings and
 //! seed, whether the training was interrupted or not.
 
-use std::{
-    io::ErrorKind,
-    ops::ControlFlow,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io::ErrorKind, ops::ControlFlow, path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use baselines::DemonstratorMix;
@@ -264,19 +259,19 @@ impl Pretraining<'_> {
     /// Evaluates on procedural databases of held-out words, and on what the project's own data has
     /// unseen.
     async fn evaluate(&self, model: &Model, step: u64) -> Result<()> {
-        let words = Some(self.held_out_data(HELD_OUT, 0)?);
-        let own = self.config.data.dir.clone();
+        let words = self.held_out_data(HELD_OUT, 0)?;
+        let own = self.config.data.clone();
         let mut evaluations = vec![
             (words, HELD_OUT_SPLIT, HELD_OUT_SPLIT),
             (own.clone(), "eval-unseen/database", "eval-unseen/database"),
             (own, "eval-unseen/domain", "eval-unseen/domain"),
         ];
         if self.config.pretrain.messy_percent > 0 {
-            let messy = Some(self.held_out_data(HELD_OUT_MESSY, 100)?);
+            let messy = self.held_out_data(HELD_OUT_MESSY, 100)?;
             evaluations.push((messy, HELD_OUT_SPLIT, MESSY_SPLIT));
         }
-        for (dir, split, recorded_as) in evaluations {
-            self.evaluate_split(model, step, dir, split, recorded_as)
+        for (data, split, recorded_as) in evaluations {
+            self.evaluate_split(model, step, data, split, recorded_as)
                 .await?;
         }
         Ok(())
@@ -286,7 +281,7 @@ impl Pretraining<'_> {
         &self,
         model: &Model,
         step: u64,
-        dir: Option<PathBuf>,
+        data: DataConfig,
         split: &str,
         recorded_as: &str,
     ) -> Result<()> {
@@ -299,10 +294,7 @@ impl Pretraining<'_> {
             return Ok(());
         }
         let config = RunConfig {
-            data: DataConfig {
-                dir,
-                databases: None,
-            },
+            data,
             ..self.config.clone()
         };
         let setup = Setup::open(&config, self.progress)?;
@@ -331,7 +323,7 @@ impl Pretraining<'_> {
     }
 
     /// Builds held-out databases, unless they exist.
-    fn held_out_data(&self, folder: &str, messy_percent: u64) -> Result<PathBuf> {
+    fn held_out_data(&self, folder: &str, messy_percent: u64) -> Result<DataConfig> {
         let dir = self.folder.path().join(folder);
         if !dir.is_dir() {
             let wanted = ProceduralData {
@@ -347,7 +339,10 @@ impl Pretraining<'_> {
             data::build_procedural(&dir, &wanted, &mut |_, _| {})
                 .context("building the held-out databases")?;
         }
-        Ok(dir)
+        Ok(DataConfig {
+            dir: Some(dir),
+            databases: None,
+        })
     }
 }
 

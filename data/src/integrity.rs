@@ -62,7 +62,7 @@ fn database_faults(file: &DatabaseFile) -> Result<Vec<String>, DataError> {
 }
 
 /// Returns the write-ahead log or the rollback journal beside a database, unless it is empty.
-pub(crate) fn unread_log(path: &Path) -> Option<PathBuf> {
+pub fn unread_log(path: &Path) -> Option<PathBuf> {
     ["-wal", "-journal"].into_iter().find_map(|suffix| {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);

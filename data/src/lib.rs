@@ -42,7 +42,7 @@ pub use hash::file_sha256;
 pub use import::{
     DatabaseSource, HeldOut, ImportReport, ImportRequest, ImportedDatabase, SourceKind, import,
 };
-pub use integrity::faults;
+pub use integrity::{faults, unread_log};
 pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase, NO_LICENCE};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, cut_decimals, real_text};
 pub use sql::{

@@ -80,7 +80,13 @@ impl DataOrigin {
 
     /// Returns what to do if the folder is damaged.
     pub fn remedy(self) -> String {
-        format!("run `sqlenv data {}` again", self.command())
+        match self {
+            Self::Build => {
+                "run again the `sqlenv data build` or `sqlenv data procedural` that wrote it"
+                    .to_owned()
+            }
+            Self::Import | Self::Draft => format!("run `sqlenv data {}` again", self.command()),
+        }
     }
 }
 

@@ -50,15 +50,15 @@ impl ScheduleSettings {
     /// Returns the factor of the base rate for the update after `done` of `total` planned updates.
     pub fn factor(&self, done: u64, total: u64) -> f64 {
         if done < self.warmup_steps {
-            return done as f64 / self.warmup_steps.max(1) as f64;
+            return done as f64 / self.warmup_steps as f64;
         }
         let span = total.saturating_sub(self.warmup_steps).max(1) as f64;
         let falling = match self.kind {
             ScheduleKind::Constant => return 1.0,
-            ScheduleKind::Linear => (total.saturating_sub(done) as f64 / span).max(0.0),
+            ScheduleKind::Linear => total.saturating_sub(done) as f64 / span,
             ScheduleKind::Cosine => {
                 let progress = (done - self.warmup_steps) as f64 / span;
-                (0.5 * (1.0 + (PI * progress).cos())).max(0.0)
+                0.5 * (1.0 + (PI * progress).cos())
             }
         };
         falling * (1.0 - self.min_factor) + self.min_factor

@@ -177,8 +177,6 @@ fn try_folder(folder: &Path) -> Result<()> {
 }
 
 fn write(report: &GpuCheckReport, folder: &Path, out: &mut impl Write) -> Result<()> {
-    fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let json = serde_json::to_string_pretty(report)? + "\n";
     for (name, content) in [("gpu-check.json", json), ("gpu-check.md", report.page())] {
         let path = folder.join(name);

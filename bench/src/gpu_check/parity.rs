@@ -12,7 +12,7 @@ use candle_core::{DType, Device};
 use futures::future::try_join_all;
 use learner::{
     batch::{MicroBatch, Prefixes, Sample, micro_batches},
-    network::{PassSettings, scores},
+    network::scores,
 };
 use policy::{
     Coordinates, DTypeChoice, Decoder, DecoderMode, Family, GradientCheckpointing, Gradients,
@@ -24,7 +24,10 @@ pub(super) use self::compare::{EQUAL_BITS, values};
 use self::compare::{agreement, gradient_errors, largest_difference, mean_difference};
 pub(super) use self::update::update;
 use super::{report::Measurement, target::CheckTarget};
-use crate::policy::{learner::mean_loss, shape::text};
+use crate::policy::{
+    learner::{mean_loss, one_pass},
+    shape::text,
+};
 
 /// Lengths of the rows: one token, odd ones, and some around a page of the KV cache.
 const LENGTHS: [usize; 6] = [1, 5, 15, 16, 33, 96];
@@ -218,7 +221,6 @@ fn logprobs_in_pieces(under_test: &DecoderUnderTest) -> Result<Vec<f64>> {
     let packed = &under_test.batch.packed;
     let longest = packed.rows.iter().map(|row| row.len).max().unwrap_or(0);
     let mut cache = under_test.decoder.kv_cache(packed.rows.len(), longest)?;
-    let starts = starts(packed);
     let mut logprobs = vec![f64::NAN; packed.tokens.len()];
     let mut cached = 0;
     while cached < longest {
@@ -229,12 +231,14 @@ fn logprobs_in_pieces(under_test: &DecoderUnderTest) -> Result<Vec<f64>> {
         };
         let mut batch = PackedRows::default();
         let mut positions = Vec::new();
-        for (slot, (row, &start)) in packed.rows.iter().zip(&starts).enumerate() {
+        let mut start = 0;
+        for (slot, row) in packed.rows.iter().enumerate() {
             let (from, to) = (cached.min(row.len), end.min(row.len));
             if from < to {
                 batch.push_after(&packed.tokens[start + from..start + to], from, slot);
                 positions.extend(start + from..start + to);
             }
+            start += row.len;
         }
         let hidden = under_test.decoder.forward(&batch, Some(&mut cache))?;
         let targets: Vec<u32> = positions
@@ -267,7 +271,7 @@ pub(super) async fn engine(target: &CheckTarget<'_>) -> Result<Vec<Measurement>>
             .weights
             .to(&target.device, choice.on(&target.device, &model.config))?;
         let decoder = Decoder::new(&model.config, &weights, DecoderMode::Train)?;
-        let found = scores(&decoder, &batches, pass())?;
+        let found = scores(&decoder, &batches, one_pass(1))?;
         let learned: Vec<f64> = found
             .into_iter()
             .flat_map(|scores| scores.logprobs)
@@ -327,22 +331,4 @@ async fn completions(
         ))
     };
     try_join_all((0..GROUPS * MEMBERS).map(complete)).await
-}
-
-fn pass() -> PassSettings {
-    PassSettings {
-        temperature: 1.0,
-        threads: 1,
-        checkpointing: GradientCheckpointing::Off,
-    }
-}
-
-/// Returns the position of the first token of each row.
-fn starts(packed: &PackedRows) -> Vec<usize> {
-    let lengths = packed.rows.iter().map(|row| row.len);
-    let next = |start: &mut usize, length| {
-        *start += length;
-        Some(*start - length)
-    };
-    lengths.scan(0, next).collect()
 }

@@ -50,7 +50,8 @@ pub(super) fn sanitizer(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     if version.arg("--version").output().is_err() {
         return skip("there is no compute-sanitizer on the PATH");
     }
-    let folder = env::temp_dir().join(format!("sqlenv-sanitizer-{}", std::process::id()));
+    // The report of the checks under the sanitizer is not needed.
+    let folder = tempfile::tempdir()?;
     let mut command = Command::new("compute-sanitizer");
     command
         .args(["--tool", "memcheck", "--error-exitcode"])
@@ -59,10 +60,8 @@ pub(super) fn sanitizer(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
         .args(["gpu-check", "--device", &target.args.device.to_string()])
         .args(["--only", &SANITIZED.map(Check::name).join(",")])
         .arg("--out")
-        .arg(&folder);
+        .arg(folder.path());
     let output = output(command, "", SANITIZER_LIMIT)?;
-    // The report of the checks under the sanitizer is not needed.
-    let _ = std::fs::remove_dir_all(&folder);
     if text(&output.stdout).contains("Device not supported") {
         return skip("compute-sanitizer does not support this device");
     }

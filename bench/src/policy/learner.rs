@@ -41,11 +41,7 @@ pub(crate) fn measure(
     };
     let samples: Vec<Sample<'_>> = (0..work.rows).map(row).collect();
     let micro_batches = micro_batches(&samples, work.micro_batch_tokens, Prefixes::Repeated);
-    let pass = PassSettings {
-        temperature: 1.0,
-        threads: work.workers,
-        checkpointing: GradientCheckpointing::Off,
-    };
+    let pass = one_pass(work.workers);
     let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?
         .with_threads(work.workers);
     let tokens = work.rows * work.row_tokens;
@@ -64,6 +60,15 @@ pub(crate) fn measure(
     })
 }
 
+/// Returns how a pass computes on so many threads.
+pub(crate) fn one_pass(threads: usize) -> PassSettings {
+    PassSettings {
+        temperature: 1.0,
+        threads,
+        checkpointing: GradientCheckpointing::Off,
+    }
+}
+
 /// Returns the seconds of an update alone: the norm of the gradients, AdamW, and the copy of the
 /// weights in the model's dtype.
 pub(crate) fn update_seconds(model: &Model, repeats: usize) -> Result<f64> {
@@ -73,13 +78,8 @@ pub(crate) fn update_seconds(model: &Model, repeats: usize) -> Result<f64> {
         ..Sample::default()
     };
     let micro_batches = micro_batches(&[sample], usize::MAX, Prefixes::Repeated);
-    let pass = PassSettings {
-        temperature: 1.0,
-        threads: 1,
-        checkpointing: GradientCheckpointing::Off,
-    };
     let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?;
-    let (gradients, _) = network.gradients(&micro_batches, pass, mean_loss)?;
+    let (gradients, _) = network.gradients(&micro_batches, one_pass(1), mean_loss)?;
     let mut seconds = Vec::new();
     for _ in 0..=repeats {
         let gradients = gradients.clone();

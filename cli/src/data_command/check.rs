@@ -149,7 +149,7 @@ fn fail_on(dir: &Path, problems: usize) -> Result<()> {
     }
     let remedy = match data::Manifest::read(dir) {
         Ok(manifest) => match manifest.origin.is_build() {
-            true => "build it again with `sqlenv data build --out DIR`".to_owned(),
+            true => manifest.origin.remedy(),
             false => format!("{}, with other files", manifest.origin.remedy()),
         },
         Err(_) => "correct its files, or fetch them again".to_owned(),

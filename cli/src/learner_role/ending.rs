@@ -91,8 +91,7 @@ impl EndingRun<'_> {
             .context("a finished run has no checkpoint: this is a bug")?;
         let licences = model_folder::licence_of_base(&self.config.model);
         let steps = self.config.learner.steps;
-        model_folder::save(self.folder, model_folder::LAST, &model, &licences, steps)?;
-        Ok(())
+        model_folder::save(self.folder, model_folder::LAST, &model, &licences, steps)
     }
 
     /// Names the results of the run and the next command.

@@ -122,8 +122,7 @@ impl ServingLearner<'_> {
         self.evaluations.record(version, name, episodes, || {
             let model = self.learner.newest_model()?;
             let licences = model_folder::licence_of_base(self.base);
-            model_folder::save(self.folder, model_folder::BEST, &model, &licences, version)?;
-            Ok(())
+            model_folder::save(self.folder, model_folder::BEST, &model, &licences, version)
         })
     }
 }

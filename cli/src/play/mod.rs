@@ -5,7 +5,7 @@ mod person;
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use data::Dataset;
 use policy::random::derive_seed;
 use proto::{EnvClient, env_client, v1::Question};
@@ -103,16 +103,12 @@ fn own_question(database: &Path, question: &str) -> Result<Dataset> {
         "--database {}: no such file; give a SQLite file",
         database.display()
     );
-    for ending in ["-wal", "-journal"] {
-        let mut path = database.as_os_str().to_owned();
-        path.push(ending);
-        let path = Path::new(&path);
-        // The environment reads the file alone, and would not see these changes.
-        ensure!(
-            path.metadata().map_or(0, |file| file.len()) == 0,
+    // The environment reads the file alone, and would not see these changes.
+    if let Some(log) = data::unread_log(database) {
+        bail!(
             "{} holds changes that {} does not have yet; close the programs that write the \
              database, or make a copy with `VACUUM INTO`",
-            path.display(),
+            log.display(),
             database.display()
         );
     }

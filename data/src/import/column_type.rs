@@ -178,12 +178,11 @@ impl ColumnGuess {
 
     /// Returns the type of a column of numbers. It is text if a number is too large for SQLite. NaN
     /// and the infinities become NULL.
-    pub(crate) fn number_type(&self, fallback: ColumnType) -> ColumnType {
+    pub(crate) fn number_type(&self) -> ColumnType {
         match () {
             () if self.has_text && self.are_integers => ColumnType::Integer,
             () if self.has_text && !self.are_numbers_or_unknown => ColumnType::Text,
-            () if self.has_text && !self.are_numbers => ColumnType::Real,
-            () => fallback,
+            () => ColumnType::Real,
         }
     }
 }
@@ -372,7 +371,7 @@ mod tests {
         for (texts, expected) in cases {
             let mut guess = ColumnGuess::default();
             texts.iter().for_each(|text| guess.see(&cell(text), 1));
-            assert_eq!(guess.number_type(Real), expected, "{texts:?}");
+            assert_eq!(guess.number_type(), expected, "{texts:?}");
         }
     }
 

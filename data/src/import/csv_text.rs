@@ -95,8 +95,9 @@ pub(crate) struct CsvReader<R> {
 }
 
 /// Where the reader is in a cell.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Place {
+    #[default]
     Start,
     Unquoted,
     Quoted,
@@ -176,22 +177,12 @@ impl<R: BufRead> CsvReader<R> {
 }
 
 /// The cells of a record whose end is not read yet.
+#[derive(Default)]
 struct RecordBuilder {
     cells: Vec<(Vec<u8>, bool)>,
     cell: Vec<u8>,
     is_quoted: bool,
     place: Place,
-}
-
-impl Default for RecordBuilder {
-    fn default() -> Self {
-        Self {
-            cells: Vec::new(),
-            cell: Vec::new(),
-            is_quoted: false,
-            place: Place::Start,
-        }
-    }
 }
 
 impl RecordBuilder {

@@ -160,14 +160,11 @@ fn write(
         databases.push(import_database(source, &path, &dir.join(SCRATCH))?);
         open.insert(source.name.clone(), GoldDatabase::open(&path)?);
     }
-    let has_records = !records.is_empty();
     let made = questions::make(records, &open, request.seed, &request.held_out);
     drop(open);
-    if let (true, true, Some(first)) = (
-        has_records,
-        made.questions.is_empty(),
-        made.left_out.first(),
-    ) {
+    if made.questions.is_empty()
+        && let Some(first) = made.left_out.first()
+    {
         return Err(DataError::Request(format!(
             "none of {} records can be a question; the first: {first}",
             made.left_out.len()

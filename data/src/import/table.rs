@@ -154,7 +154,7 @@ fn column_types(
     }
     let column_type = |(column, guess): (&ColumnSpec, &ColumnGuess)| match column.kind {
         ColumnKind::Exactly(column_type) => column_type,
-        ColumnKind::Number => guess.number_type(ColumnType::Real),
+        ColumnKind::Number => guess.number_type(),
     };
     Ok(columns.iter().zip(guesses).map(column_type).collect())
 }

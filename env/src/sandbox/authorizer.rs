@@ -10,23 +10,11 @@ use rusqlite::{
     hooks::{AuthAction, AuthContext, Authorization},
 };
 
-use crate::schema::Schema;
-
 /// SQLite's schema table, by the name that the authorizer is called with.
 const SCHEMA_TABLE: &str = "sqlite_master";
 
-/// Lets `connection` compile only what reads `schema`, and SQLite's own schema table where that is
-/// allowed.
-pub(super) fn install(
-    connection: &mut Connection,
-    schema: &Schema,
-    allow_schema_tables: bool,
-) -> rusqlite::Result<()> {
-    let own = schema.tables.iter().map(|table| table.name.as_str());
-    authorize_reads(connection, own, allow_schema_tables)
-}
-
-/// Does the same for the names of tables and views.
+/// Lets `connection` compile only what reads the tables and views `own`, and SQLite's own schema
+/// table where that is allowed.
 pub(crate) fn authorize_reads<'a>(
     connection: &mut Connection,
     own: impl Iterator<Item = &'a str>,

@@ -6,7 +6,8 @@ use data::sql_text::first_keyword;
 use rusqlite::{Connection, Error as SqliteError, ErrorCode, PrepFlags, StatementStatus, ffi};
 
 use super::{
-    authorizer, collations, connection, functions, limits, memory::StatementMemory, meter::Meter,
+    authorizer::authorize_reads, collations, connection, functions, limits,
+    memory::StatementMemory, meter::Meter,
 };
 use crate::{
     database::Database, row_reader::read_rows, rows::ResultRows, settings::SqlLimits,
@@ -127,14 +128,10 @@ impl Sandbox {
         };
         let mut connection = connection::open(&database.file.path)?;
         limits::set(&connection, &limits)?;
-        // Loads the schema now. Otherwise the first query would pay for steps that later ones do
+        let own = database.schema.tables.iter().map(|it| it.name.as_str());
+        // Loads the schema, too. Otherwise the first query would pay for steps that later ones do
         // not need.
-        connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
-        authorizer::install(
-            &mut connection,
-            &database.schema,
-            limits.allow_schema_tables,
-        )?;
+        authorize_reads(&mut connection, own, limits.allow_schema_tables)?;
         let meter = Meter::install(&mut connection, work_units)?;
         functions::install(&connection, &meter, &limits)?;
         collations::install(&connection, &meter)?;

@@ -240,8 +240,7 @@ impl ObjectLog {
         self.put(&Entry::Checkpoint(uploaded.checkpoint.clone()), &[])?;
         self.checkpoints.push(uploaded.checkpoint);
         let excess = self.checkpoints.len().saturating_sub(keep_last.max(1));
-        let kept = self.checkpoints.split_off(excess);
-        self.checkpoints = kept;
+        self.checkpoints.drain(..excess);
         let oldest = self.checkpoints.first().map_or(0, |oldest| oldest.begun_at);
         let kept: Vec<&str> = self
             .checkpoints

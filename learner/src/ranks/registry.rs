@@ -80,8 +80,8 @@ impl RankRegistry {
     /// [`LearnerError::RanksMissing`] after the timeout.
     pub(crate) fn wait(&self) -> Result<Option<Vec<RankConnection>>> {
         let wanted = self.settings.count - 1;
-        let mut left = self.settings.timeout();
-        let mut reminder = WaitReminder::new(now(), NO_RANK, NO_RANK_AGAIN);
+        let began = now();
+        let mut reminder = WaitReminder::new(began, NO_RANK, NO_RANK_AGAIN);
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -92,21 +92,17 @@ impl RankRegistry {
                 state.is_closed = true;
                 return Ok(Some(std::mem::take(&mut state.waiting)));
             }
-            if left.is_zero() {
+            if now() - began >= self.settings.timeout() {
                 return Err(LearnerError::RanksMissing {
                     joined: 1 + state.waiting.len(),
                     count: self.settings.count,
                     seconds: self.settings.timeout_seconds,
                 });
             }
-            let waited;
-            (state, waited) = self
+            (state, _) = self
                 .changed
                 .wait_timeout(state, CHECK_INTERVAL)
                 .unwrap_or_else(PoisonError::into_inner);
-            if waited.timed_out() {
-                left = left.saturating_sub(CHECK_INTERVAL);
-            }
             if let Some(waited) = reminder.due(now()) {
                 let (joined, waited) = (state.waiting.len(), waited.as_secs());
                 tracing::warn!("{joined} of {wanted} other ranks have joined after {waited} s");

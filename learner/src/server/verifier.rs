@@ -49,7 +49,7 @@ pub(crate) struct Verifier {
     reward_profile: String,
     step_budget: u32,
     share: f64,
-    /// After it, an answer no longer helps: the lease has ended.
+    /// After it, an answer no longer helps: every lease has ended.
     patience: Duration,
     warning: Mutex<RareWarning>,
     /// Actors cannot tell which groups are played again.

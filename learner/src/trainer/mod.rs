@@ -47,7 +47,6 @@ pub struct Trainer {
 }
 
 /// The rows of the loss, with one value per scored token.
-#[derive(Clone)]
 struct LossRows<'a> {
     groups: &'a [Arc<Group>],
     samples: Vec<Sample<'a>>,
@@ -146,7 +145,8 @@ impl Trainer {
         version: u64,
         metrics: &mut Metrics,
     ) -> Result<()> {
-        // One update changes nothing unless it succeeds.
+        // A single update is refused or stopped before it changes anything, and ends the run if it
+        // diverges.
         let before = (self.config.num_iterations > 1).then(|| self.network.training_state());
         for iteration in 0..self.config.num_iterations {
             let learning_rate = self.learning_rate(version, iteration);

@@ -21,7 +21,11 @@ pub(super) fn widened(x: &Tensor) -> Result<Tensor> {
     if x.dtype() == DType::F32 {
         return Ok(x.clone());
     }
-    let wide = read([x], |[x]| Ok(dispatch(Widen(x))))?;
+    let mut wide = vec![0.0; x.elem_count()];
+    read([x], |[x]| {
+        widen(x, &mut wide);
+        Ok(())
+    })?;
     tensor(wide, x.shape())
 }
 
@@ -77,31 +81,6 @@ fn nearest(value: f32) -> bf16 {
     bf16::from_bits(if is_nan { nan } else { nearest } as u16)
 }
 
-/// Appends `f` of every value.
-#[inline(always)]
-fn append<X: Copy, Y: Copy + Default>(x: &[X], values: &mut Vec<Y>, f: impl Fn(X) -> Y) {
-    let mut chunk = [Y::default(); CHUNK];
-    for x in x.chunks(CHUNK) {
-        for (y, &x) in chunk.iter_mut().zip(x) {
-            *y = f(x);
-        }
-        values.extend_from_slice(&chunk[..x.len()]);
-    }
-}
-
-struct Widen<'a>(&'a [bf16]);
-
-impl Kernel for Widen<'_> {
-    type Output = Vec<f32>;
-
-    #[inline(always)]
-    fn run<S: Simd>(self) -> Vec<f32> {
-        let mut values = Vec::with_capacity(self.0.len());
-        append(self.0, &mut values, wide);
-        values
-    }
-}
-
 struct AppendRounded<'a> {
     x: &'a [f32],
     rounded: &'a mut Vec<bf16>,
@@ -112,7 +91,13 @@ impl Kernel for AppendRounded<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        append(self.x, self.rounded, nearest);
+        let mut chunk = [bf16::ZERO; CHUNK];
+        for x in self.x.chunks(CHUNK) {
+            for (y, &x) in chunk.iter_mut().zip(x) {
+                *y = nearest(x);
+            }
+            self.rounded.extend_from_slice(&chunk[..x.len()]);
+        }
     }
 }
 

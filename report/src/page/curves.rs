@@ -104,7 +104,7 @@ const PANELS: [MetricPanel; 12] = {
             "Warm start: loss",
             "Cross-entropy of demonstrations, in nats per token.",
             FromZero,
-            &[("training", "loss"), ("evaluation", "eval_loss")],
+            &[("training", "loss")],
         ),
         (
             Sft,

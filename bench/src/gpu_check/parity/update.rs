@@ -9,7 +9,7 @@ use learner::{
     optimizer::{AdamW, Gradients, OptimizerSettings, Parameter, global_norm},
 };
 
-use super::{DecoderUnderTest, EXACT, compare::mean_difference, mean_loss, pass, values};
+use super::{DecoderUnderTest, EXACT, compare::mean_difference, mean_loss, one_pass, values};
 use crate::gpu_check::{report::Measurement, target::CheckTarget};
 
 const LEARNING_RATE: f64 = 1e-3;
@@ -101,7 +101,7 @@ fn embedded(device: &Device) -> Result<Measurement> {
         let model = policy::embedded::model(0)?;
         let weights = model.weights.to(device, dtype)?;
         let mut network = Network::new(&model.config, &weights, OptimizerSettings::default())?;
-        let (gradients, _) = network.gradients(&[decoder.batch], pass(), mean_loss)?;
+        let (gradients, _) = network.gradients(&[decoder.batch], one_pass(1), mean_loss)?;
         network.update(gradients, LEARNING_RATE)?;
         let weights = network.weights();
         let all = weights
