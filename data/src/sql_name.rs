@@ -3,7 +3,7 @@
 use crate::sql_text::quoted;
 
 /// SQLite's keywords.
-const KEYWORDS: &str = "
+pub(crate) const KEYWORDS: &str = "
     abort action add after all alter always analyze and as asc attach autoincrement before begin
     between by cascade case cast check collate column commit conflict constraint create cross
     current current_date current_time current_timestamp database default deferrable deferred delete

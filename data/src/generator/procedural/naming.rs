@@ -5,16 +5,16 @@ use super::super::rng::RngStream;
 use super::lexicon::{Lexicon, Noun, draw};
 use crate::sql_name::as_needed;
 
-/// Names that SQLite reads as keywords, and the names that abbreviations could produce.
-const RESERVED: &[&str] = &[
-    "add", "all", "alter", "and", "as", "asc", "avg", "between", "by", "case", "cast", "check",
-    "column", "count", "cross", "date", "default", "desc", "distinct", "drop", "else", "end",
-    "exists", "from", "full", "group", "having", "if", "in", "index", "inner", "into", "is",
-    "join", "key", "left", "like", "limit", "max", "min", "natural", "not", "null", "of", "on",
-    "or", "order", "outer", "over", "primary", "replace", "right", "row", "rows", "select", "set",
-    "sum", "table", "then", "to", "trigger", "union", "unique", "update", "using", "values",
-    "view", "when", "where", "with",
-];
+/// Names that SQLite reads as keywords, and names of functions. Invented words and abbreviations
+/// may be some, such as "delete".
+const RESERVED: &str = "
+    add all alter and as asc autoincrement avg between by case cast check collate column commit
+    constraint count create cross date default deferrable delete desc distinct drop else end escape
+    except exists foreign from full group having if in index inner insert intersect into is isnull
+    join key left like limit max min natural not nothing notnull null of on or order outer over
+    primary references replace returning right row rows select set sum table then to transaction
+    trigger union unique update using values view when where with
+";
 
 /// What stands behind the name of a number in a spreadsheet.
 const UNITS: [&str; 8] = ["(kg)", "(m)", "(km)", "($)", "(%)", "(h)", "(days)", "#"];
@@ -243,16 +243,22 @@ impl NamingStyle {
         };
         match self.tidiness {
             Tidiness::Messy => as_needed(&name),
-            Tidiness::Tidy if RESERVED.contains(&&*name.to_lowercase()) => format!("{name}_1"),
+            Tidiness::Tidy if is_reserved(&name) => format!("{name}_1"),
             Tidiness::Tidy => name,
         }
     }
+}
+
+fn is_reserved(name: &str) -> bool {
+    let mut words = RESERVED.split_ascii_whitespace();
+    words.any(|word| word.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::lexicon::WordShare;
     use super::*;
+    use crate::sql_name::KEYWORDS;
 
     fn style(case: Case) -> NamingStyle {
         NamingStyle {
@@ -338,6 +344,24 @@ mod tests {
         let rng = &mut RngStream::new(1, &["naming"]);
         let column = style.column(&noun(), "height", true, &lexicon, rng);
         assert_eq!(column, "Red_Fox_Height");
+    }
+
+    #[test]
+    fn sqlite_reads_each_name_of_a_tidy_schema() {
+        let lexicon = Lexicon::read(WordShare::Training);
+        let rng = &mut RngStream::new(1, &["naming"]);
+        let style = style(Case::Snake);
+        let sqlite = rusqlite::Connection::open_in_memory().unwrap();
+        for keyword in KEYWORDS.split_ascii_whitespace() {
+            let column = style.column(&noun(), keyword, false, &lexicon, rng);
+            let noun = Noun {
+                one: keyword.to_owned(),
+                many: keyword.to_owned(),
+            };
+            let table = style.table(&noun);
+            let sql = format!("CREATE TABLE {table} (id INTEGER, {column} TEXT)");
+            assert_eq!(sqlite.execute(&sql, []), Ok(0), "{sql}");
+        }
     }
 
     #[test]
