@@ -54,9 +54,11 @@ pub struct ManifestDatabase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataOrigin {
-    /// `sqlenv data build` or `sqlenv data procedural`.
+    /// `sqlenv data build`.
     #[default]
     Build,
+    /// `sqlenv data procedural`, or a shard of `sqlenv pretrain`.
+    Procedural,
     /// `sqlenv data import`.
     Import,
     /// `sqlenv data draft`.
@@ -64,15 +66,22 @@ pub enum DataOrigin {
 }
 
 impl DataOrigin {
-    /// Whether a build wrote the folder. The manifests of builds do not name their origin.
+    /// Whether `sqlenv data build` wrote the folder. The manifests of builds do not name their
+    /// origin.
     pub fn is_build(&self) -> bool {
         *self == Self::Build
+    }
+
+    /// Whether the folder follows from its seed alone, so that it can be made again.
+    pub fn is_generated(self) -> bool {
+        matches!(self, Self::Build | Self::Procedural)
     }
 
     /// Returns the name of the command, after `sqlenv data`.
     pub fn command(self) -> &'static str {
         match self {
             Self::Build => "build",
+            Self::Procedural => "procedural",
             Self::Import => "import",
             Self::Draft => "draft",
         }
@@ -80,13 +89,7 @@ impl DataOrigin {
 
     /// Returns what to do if the folder is damaged.
     pub fn remedy(self) -> String {
-        match self {
-            Self::Build => {
-                "run again the `sqlenv data build` or `sqlenv data procedural` that wrote it"
-                    .to_owned()
-            }
-            Self::Import | Self::Draft => format!("run `sqlenv data {}` again", self.command()),
-        }
+        format!("run `sqlenv data {}` again", self.command())
     }
 }
 

@@ -67,8 +67,8 @@ fn check_out(out: &Path, origin: DataOrigin) -> Result<(), DataError> {
 /// Fails if the folder holds a file of somebody else, or one that was changed: replacing the folder
 /// would lose it.
 fn only_its_files(out: &Path, manifest: &Manifest) -> Result<(), DataError> {
-    // A build is made again whenever it is damaged.
-    if manifest.origin.is_build() {
+    // What follows from a seed is made again whenever it is damaged.
+    if manifest.origin.is_generated() {
         return Ok(());
     }
     let mut folders = vec![out.to_owned()];

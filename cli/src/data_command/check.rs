@@ -148,7 +148,7 @@ fn fail_on(dir: &Path, problems: usize) -> Result<()> {
         return Ok(());
     }
     let remedy = match data::Manifest::read(dir) {
-        Ok(manifest) => match manifest.origin.is_build() {
+        Ok(manifest) => match manifest.origin.is_generated() {
             true => manifest.origin.remedy(),
             false => format!("{}, with other files", manifest.origin.remedy()),
         },

@@ -190,3 +190,26 @@ fn imports_that_cannot_be_are_refused() {
     );
     printed_by(&["data", "check", out]);
 }
+
+/// `train` builds the project's data at `data/build` by itself.
+#[test]
+fn data_of_another_command_are_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |command: &str| {
+        let args: Vec<&str> = command.split(' ').collect();
+        sqlenv(&args).current_dir(dir.path()).output().unwrap()
+    };
+    let procedural = "data procedural --databases 1 --questions 1 --out data/build";
+    let built = run(procedural);
+    assert!(built.status.success(), "{}", text(&built));
+    for (command, remedy) in [
+        ("train", "holds data of `sqlenv data procedural`; use it by --data"),
+        ("data build", "names procedural); choose another folder"),
+    ] {
+        let refused = run(command);
+        assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
+        assert_parts(&text(&refused), &["data/build", remedy]);
+    }
+    let again = run(procedural);
+    assert!(again.status.success(), "{}", text(&again));
+}

@@ -111,6 +111,14 @@ fn splits_without_questions_are_not_evaluated() {
     assert!(printed.contains(skipped), "{printed}");
     let evaluations = fs::read_to_string(out.join("evaluations.jsonl")).unwrap();
     assert_eq!(evaluations.lines().count(), 2, "held-out words alone");
+
+    let mut command = pretrain(&dir.path().join("of-one-database"));
+    command.args(["--set", "pretrain.shards=1", "--databases", "zoo_2"]);
+    let output = command.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains(skipped), "{printed}");
+    assert!(!printed.contains("split eval-unseen/database"), "{printed}");
 }
 
 #[test]

@@ -67,6 +67,7 @@ pub fn build(
     let _lock = folder::lock(out)?;
     let domains = domain::domains();
     let plan = BuildPlan {
+        origin: DataOrigin::Build,
         seed,
         recipe: recipe(&[]),
         databases: database_specs(&domains),
@@ -88,6 +89,7 @@ pub fn build_procedural(
     let lexicon = Lexicon::read(data.words);
     let domains = domain::domains();
     let plan = BuildPlan {
+        origin: DataOrigin::Procedural,
         seed: data.seed,
         recipe: recipe(&procedural::sources()),
         databases: procedural_specs(data, &lexicon, &domains),
@@ -97,6 +99,7 @@ pub fn build_procedural(
 
 /// What a build contains.
 struct BuildPlan<'a> {
+    origin: DataOrigin,
     seed: u64,
     recipe: String,
     databases: Vec<DatabaseSpec<'a>>,
@@ -107,7 +110,7 @@ fn build_locked(
     plan: &BuildPlan<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Manifest, DataError> {
-    own_writer::replace_folder(out, DataOrigin::Build, |unfinished| {
+    own_writer::replace_folder(out, plan.origin, |unfinished| {
         write_build(unfinished, plan, progress)
     })
 }
@@ -136,7 +139,7 @@ fn write_build(
         OwnContent {
             recipe: plan.recipe.clone(),
             seed: plan.seed,
-            origin: DataOrigin::Build,
+            origin: plan.origin,
             licence: LICENCE.to_owned(),
             databases: specs.iter().zip(&built).map(database).collect(),
             questions: questions.collect(),
