@@ -3,13 +3,11 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use proto::{WaitReminder, status_text};
 use tonic::Status;
 
@@ -35,7 +33,7 @@ impl Outages {
     /// Notes that an attempt of `call` failed and will be repeated. Returns a message if it is due.
     pub(crate) fn failed(&self, call: &str, status: &Status, now: Instant) -> Option<String> {
         let service = service_name(call);
-        let mut ongoing = self.lock();
+        let mut ongoing = self.ongoing.lock();
         let reminder = ongoing
             .entry(service)
             .or_insert_with(|| WaitReminder::new(now, FIRST, EVERY));
@@ -53,15 +51,11 @@ impl Outages {
             return None;
         }
         let service = service_name(call);
-        let mut ongoing = self.lock();
+        let mut ongoing = self.ongoing.lock();
         let ended = ongoing.remove(service);
         self.any.store(!ongoing.is_empty(), Ordering::Relaxed);
         let seconds = ended?.end(now)?.as_secs();
         Some(format!("{service} answers again after {seconds} s"))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, WaitReminder>> {
-        self.ongoing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

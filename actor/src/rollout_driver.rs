@@ -7,13 +7,11 @@
 use std::{
     collections::BTreeMap,
     iter,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use futures::{StreamExt, future::join_all, stream};
+use parking_lot::Mutex;
 use proto::{
     TRACES,
     v1::{Observation, Trajectory},
@@ -72,7 +70,7 @@ pub async fn run_episodes(
     let at_once = concurrency.div_ceil(policies.len().max(1)).max(1);
     let (begun, done) = (AtomicUsize::new(0), Mutex::new((0, on_done)));
     let done = |trajectory: &Trajectory| {
-        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = done.lock();
         let (count, on_done) = &mut *done;
         *count += 1;
         on_done(*count, trajectory);

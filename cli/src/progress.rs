@@ -9,11 +9,12 @@
 use std::{
     fmt,
     io::{self, IsTerminal, Write},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use parking_lot::Mutex;
 use report::{number::seconds as seconds_in_words, safe_text};
 
 const BAR: &str =
@@ -97,7 +98,7 @@ impl Write for Progress {
         let line = safe_text(&String::from_utf8_lossy(bytes));
         match self {
             Self::Bars(bars) => bars.suspend(|| io::stderr().write_all(line.as_bytes()))?,
-            Self::Lines(out) => lock(out).write_all(line.as_bytes())?,
+            Self::Lines(out) => out.lock().write_all(line.as_bytes())?,
         }
         Ok(bytes.len())
     }
@@ -152,7 +153,7 @@ impl ProgressStage {
 
     fn begin_at(&self, position: u64, seconds: f64) {
         self.bar.set_position(position);
-        *lock(&self.origin) = Origin { position, seconds };
+        *self.origin.lock() = Origin { position, seconds };
     }
 
     /// Shows a note beside the bar, such as the loss.
@@ -173,7 +174,7 @@ impl ProgressStage {
 
     fn print_if_due(&self) {
         if let Some((out, last)) = &self.lines {
-            let line = self.line_due(&mut lock(last), self.bar.elapsed().as_secs_f64());
+            let line = self.line_due(&mut last.lock(), self.bar.elapsed().as_secs_f64());
             line.iter().for_each(|line| print(out, line));
         }
     }
@@ -191,7 +192,7 @@ impl ProgressStage {
             }
             None => format!("{name}: {position} {unit}"),
         };
-        if let Some(speed) = lock(&self.origin).speed(position, seconds) {
+        if let Some(speed) = self.origin.lock().speed(position, seconds) {
             line += &format!(", {}", rate(speed));
             if let Some(total) = self.bar.length() {
                 let left = seconds_left(total, position, speed);
@@ -232,7 +233,11 @@ fn style(template: &str, unit: &str, origin: &Arc<Mutex<Origin>>) -> ProgressSty
     let template = template.replace("{unit}", &unit.replace(['{', '}'], ""));
     let origins = [Arc::clone(origin), Arc::clone(origin)];
     let [of_rate, of_left] = origins.map(|origin| {
-        move |state: &ProgressState| lock(&origin).speed(state.pos(), state.elapsed().as_secs_f64())
+        move |state: &ProgressState| {
+            origin
+                .lock()
+                .speed(state.pos(), state.elapsed().as_secs_f64())
+        }
     });
     ProgressStyle::with_template(&template)
         .expect("the templates above are well-formed: this is a bug")
@@ -264,11 +269,7 @@ fn style(template: &str, unit: &str, origin: &Arc<Mutex<Origin>>) -> ProgressSty
 
 fn print(out: &Output, line: &str) {
     // The run must not fail if nobody reads its progress any more.
-    let _ = writeln!(lock(out), "{}", safe_text(line));
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    let _ = writeln!(out.lock(), "{}", safe_text(line));
 }
 
 /// Formats a speed as units per second, or as the time of one unit.
@@ -289,7 +290,7 @@ mod tests {
 
     impl Write for Shared {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -299,7 +300,7 @@ mod tests {
 
     impl Shared {
         fn lines(&self) -> Vec<String> {
-            let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+            let text = String::from_utf8(self.0.lock().clone()).unwrap();
             text.lines().map(str::to_owned).collect()
         }
     }

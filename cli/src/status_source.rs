@@ -2,13 +2,14 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::OnceLock,
     time::{Duration, SystemTime},
 };
 
 use actor::evaluation_of;
 use anyhow::{Context as _, Result, bail};
 use axum::http::{StatusCode, Uri};
+use parking_lot::Mutex;
 use policy::Chat;
 use proto::v1::{Question, Trajectory};
 use report::{LiveEpisode, LiveStatus, ReportError, RunFolder, RunRecords, RunSettings, diagnose};
@@ -131,8 +132,7 @@ impl WatchedFolder {
         if journal_bytes > MAX_JOURNAL_BYTES {
             return Ok(Vec::new());
         }
-        let known = self.episodes.lock();
-        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.episodes.lock();
         if known.0 != journal_bytes {
             // Also if the read fails: its warning is repeated when the journal has grown.
             *known = (journal_bytes, Vec::new());

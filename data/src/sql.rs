@@ -13,9 +13,10 @@ mod shadow;
 
 use std::cell::OnceCell;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::Value as SqlValue;
@@ -90,7 +91,7 @@ impl GoldDatabase {
                 Authorization::Deny
             }
             AuthAction::Read { table_name, .. } => {
-                let mut tables = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut tables = seen.lock();
                 tables.push(table_name.to_owned());
                 Authorization::Allow
             }
@@ -133,7 +134,7 @@ impl GoldDatabase {
     /// Returns the reason, which continues "the query": it does not compile, the spent budget, too
     /// many rows, or text that is not UTF-8.
     pub(crate) fn run(&self, sql: &str) -> Result<GoldResult, String> {
-        self.tables().clear();
+        self.tables_read.lock().clear();
         let mut statement = self.prepare(sql)?;
         self.steps.store(0, Ordering::Relaxed);
         let rows = rows(&mut statement).map_err(|error| match error.sqlite_error_code() {
@@ -164,17 +165,11 @@ impl GoldDatabase {
 
     fn tables_involved(&self) -> Vec<String> {
         let mut involved: Vec<String> = Vec::new();
-        for read in self.tables().iter() {
+        for read in self.tables_read.lock().iter() {
             let declared = self.declared_name(read);
             involved.extend(declared.filter(|table| !involved.contains(table)));
         }
         involved
-    }
-
-    fn tables(&self) -> MutexGuard<'_, Vec<String>> {
-        self.tables_read
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn prepare(&self, sql: &str) -> Result<Statement<'_>, String> {

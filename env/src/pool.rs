@@ -13,7 +13,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
@@ -22,6 +22,7 @@ use std::{
 };
 
 use data::DatabaseFile;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -215,7 +216,7 @@ impl Load {
 
 fn work(queue: &Mutex<Receiver<Job>>, mut connections: Connections) {
     loop {
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = queue.lock().recv();
         let Ok(job) = job else { return };
         let outcome = catch_unwind(AssertUnwindSafe(|| job(&mut connections)));
         if outcome.is_err() {

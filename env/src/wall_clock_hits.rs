@@ -3,11 +3,9 @@
 //! Invariant: the number of steps is bounded and the oldest are dropped first. A dropped step
 //! counts as new, which costs one more retry. `environment.rs` decides what is answered.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::VecDeque;
 
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 /// Steps that are kept. A retry comes within seconds; a machine with more hits in between is
@@ -27,7 +25,7 @@ impl WallClockHits {
             .chain_update(token)
             .chain_update(sql);
         let step = hasher.finalize().into();
-        let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut steps = self.0.lock();
         if steps.contains(&step) {
             return false;
         }

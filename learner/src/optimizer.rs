@@ -10,12 +10,10 @@
 mod dither;
 mod update;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use candle_core::{DType, Tensor};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
@@ -180,11 +178,11 @@ impl AdamW {
             let (value, after) =
                 self.updated(parameter, &gradient, known, factor, learning_rate)?;
             parameter.value = value;
-            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut done = done.lock();
             done.insert(name.clone(), after);
             Ok(())
         });
-        self.moments = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.moments = done.into_inner();
         result
     }
 

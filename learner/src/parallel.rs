@@ -3,9 +3,11 @@
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Mutex, PoisonError, mpsc},
+    sync::mpsc,
     thread,
 };
+
+use parking_lot::Mutex;
 
 use crate::error::{LearnerError, Result};
 
@@ -21,7 +23,7 @@ pub(crate) fn for_each<T: Send>(
 ) -> Result<()> {
     let items = Mutex::new(items);
     let next = || {
-        let mut items = items.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut items = items.lock();
         items.next()
     };
     let one_thread = || {
@@ -62,7 +64,7 @@ pub(crate) fn in_order<T: Send>(
     let (numbers, queue) = mpsc::channel();
     let queue = Mutex::new(queue);
     let next = || {
-        let queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queue.lock();
         queue.recv()
     };
     let one_thread = |done: mpsc::Sender<(usize, Result<T>)>| {
@@ -116,7 +118,7 @@ mod tests {
         for threads in [0, 1, 2, 5] {
             let most_ahead = Mutex::new((0, 0));
             let work = |number: usize| {
-                let mut seen = most_ahead.lock().unwrap();
+                let mut seen = most_ahead.lock();
                 seen.1 = seen.1.max(number.saturating_sub(seen.0));
                 drop(seen);
                 // The first is the slowest.
@@ -128,12 +130,12 @@ mod tests {
             let mut taken = Vec::new();
             in_order(threads, 40, work, |number| {
                 taken.push(number);
-                most_ahead.lock().unwrap().0 = taken.len();
+                most_ahead.lock().0 = taken.len();
                 Ok(())
             })
             .unwrap();
             assert_eq!(taken, (0..40).collect::<Vec<_>>());
-            assert!(most_ahead.lock().unwrap().1 <= threads, "{threads}");
+            assert!(most_ahead.lock().1 <= threads, "{threads}");
         }
     }
 
@@ -164,10 +166,10 @@ mod tests {
         let began = Mutex::new(began);
         let work = |number: usize| {
             if number == 2 {
-                began.lock().unwrap().send(()).unwrap();
+                began.lock().send(()).unwrap();
             }
             let waited = match number {
-                0 => begins.lock().unwrap().recv_timeout(Duration::from_secs(60)),
+                0 => begins.lock().recv_timeout(Duration::from_secs(60)),
                 _ => Ok(()),
             };
             waited.map_err(|_| LearnerError::Stopped)

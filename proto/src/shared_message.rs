@@ -13,13 +13,14 @@ use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame};
+use parking_lot::Mutex;
 use prost::{
     Message as _,
     encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len},
@@ -178,7 +179,7 @@ where
         Box::pin(async move {
             let mut response = answer.await?;
             if let Some(Slot(slot)) = response.extensions_mut().remove() {
-                let messages = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let messages = slot.lock().take();
                 if let Some(messages) = messages {
                     *response.body_mut() = Body::new(SharedBody::new(messages));
                 }
@@ -220,8 +221,7 @@ impl SharedBody {
             let fault = format!(
                 "the message was read too slowly: less than {LEAST_BYTES_PER_SECOND} bytes a second"
             );
-            let mut warning = WARNING.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(calls) = warning.note() {
+            if let Some(calls) = WARNING.lock().note() {
                 tracing::warn!(calls, "a call was ended: {fault}");
             }
             return Err(Status::deadline_exceeded(fault));

@@ -14,10 +14,10 @@ use std::{
     fs::{self, File},
     io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use prost::Message;
 
 use crate::{
@@ -148,7 +148,7 @@ impl EventFiles {
             }),
             ..Event::default()
         };
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if !open.contains_key(folder) {
             let opened = EventFile::create(&self.folder.join(folder), event.step, restart)?;
             open.insert(folder.to_owned(), opened);

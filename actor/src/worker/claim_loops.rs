@@ -2,11 +2,7 @@
 //!
 //! Invariant: an actor plays no piece of work twice at a time with weights of the same version.
 
-use std::{
-    collections::BTreeMap,
-    sync::{MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use proto::{
@@ -83,12 +79,12 @@ enum WorkId {
 /// lease of it. If a lease has ended, the learner may hand out the work again before it has the
 /// result.
 #[derive(Default)]
-pub(super) struct WorkInProgress(std::sync::Mutex<BTreeMap<(WorkId, u64), u64>>);
+pub(super) struct WorkInProgress(parking_lot::Mutex<BTreeMap<(WorkId, u64), u64>>);
 
 impl WorkInProgress {
     fn begin(&self, work: &Work, version: u64) -> InProgress<'_> {
         let (key, first_lease_id) = ((work.id(), version), work.lease_id());
-        self.lock().insert(key, first_lease_id);
+        self.0.lock().insert(key, first_lease_id);
         InProgress {
             all: self,
             key,
@@ -100,7 +96,7 @@ impl WorkInProgress {
     /// then takes. It will not if it is too old for the claim, or if the learner was restarted to
     /// an older version in the meantime.
     fn takes(&self, claimed: &Work, version: u64) -> bool {
-        let mut in_progress = self.lock();
+        let mut in_progress = self.0.lock();
         let of_versions = |version| (claimed.id(), version);
         let (oldest, newest) = (claimed.min_policy_version().min(version), version);
         let found = in_progress
@@ -109,10 +105,6 @@ impl WorkInProgress {
         found
             .map(|(_, lease_id)| *lease_id = claimed.lease_id())
             .is_some()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(WorkId, u64), u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,14 +118,14 @@ struct InProgress<'a> {
 impl InProgress<'_> {
     /// Returns the newest lease of the work.
     fn lease_id(&self) -> u64 {
-        let newest = self.all.lock().get(&self.key).copied();
+        let newest = self.all.0.lock().get(&self.key).copied();
         newest.unwrap_or(self.first_lease_id)
     }
 }
 
 impl Drop for InProgress<'_> {
     fn drop(&mut self) {
-        self.all.lock().remove(&self.key);
+        self.all.0.lock().remove(&self.key);
     }
 }
 

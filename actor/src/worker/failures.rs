@@ -1,12 +1,9 @@
 //! What an actor does about episodes that fail: it warns, and it decides when waiting for an
 //! env-node is in vain.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
+use parking_lot::Mutex;
 use proto::{
     EnvClient, RareWarning,
     v1::{InfoRequest, Trajectory},
@@ -33,8 +30,7 @@ impl UnscoredWarning {
         if trajectory.scored {
             return;
         }
-        let mut warning = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(episodes) = warning.note() {
+        if let Some(episodes) = self.0.lock().note() {
             tracing::warn!(
                 error = trajectory.failure,
                 question_id = trajectory.question_id,

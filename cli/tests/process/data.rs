@@ -203,7 +203,10 @@ fn data_of_another_command_are_not_replaced() {
     let built = run(procedural);
     assert!(built.status.success(), "{}", text(&built));
     for (command, remedy) in [
-        ("train", "holds data of `sqlenv data procedural`; use it by --data"),
+        (
+            "train",
+            "holds data of `sqlenv data procedural`; use it by --data",
+        ),
         ("data build", "names procedural); choose another folder"),
     ] {
         let refused = run(command);

@@ -7,10 +7,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -113,7 +114,7 @@ impl SessionRegistry {
 
     /// Attaches a socket to a session that was created over HTTP.
     pub(super) fn attach(self: &Arc<Self>, id: &str) -> Result<SessionGuard, String> {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         let entry = open
             .get_mut(id)
             .ok_or_else(|| format!("Unknown session_id: {}", excerpt(id)))?;
@@ -130,7 +131,7 @@ impl SessionRegistry {
 
     /// Returns the session of this id, for one request.
     pub(super) fn get(&self, id: &str) -> Option<SharedSession> {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         let entry = open.get_mut(id)?;
         if let SessionOwner::Registry { since } = &mut entry.owner {
             *since = now();
@@ -140,7 +141,7 @@ impl SessionRegistry {
 
     /// Closes a session. Returns `None` if no session has this id.
     pub(super) fn close(&self, id: &str) -> Option<Closed> {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         let entry = open.get_mut(id)?;
         match &mut entry.owner {
             SessionOwner::Registry { .. } => {
@@ -161,7 +162,7 @@ impl SessionRegistry {
         node: &EnvNode,
         owner: SessionOwner,
     ) -> Result<(String, SharedSession), AtCapacity> {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         // Idle sessions cost a token each, so they are removed only when their room is needed.
         if open.len() >= self.max_sessions {
             let now = now();
@@ -189,10 +190,6 @@ impl SessionRegistry {
         open.insert(id.clone(), entry);
         metrics::sessions(open.len());
         Ok((id, session))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, OpenSession>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -227,7 +224,7 @@ impl OpenSession {
 
 impl Drop for SessionGuard {
     fn drop(&mut self) {
-        let mut open = self.registry.lock();
+        let mut open = self.registry.open.lock();
         match open.get_mut(&self.id) {
             // Its client created it over HTTP and may still use it there.
             Some(entry) if matches!(entry.owner, SessionOwner::Attached { is_closing: false }) => {

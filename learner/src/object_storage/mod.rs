@@ -19,11 +19,12 @@ use std::{
     collections::HashMap,
     future::Future,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use ::object_store::{self as store, ObjectStore, path::Path as ObjectPath};
+use parking_lot::Mutex;
 
 pub use self::log::ObjectLog;
 use crate::error::{LearnerError, Result};

@@ -3,12 +3,7 @@
 //! Invariant: files are streamed, in parts where they are large, so that memory does not depend on
 //! their size.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::{MutexGuard, PoisonError},
-    time::SystemTime,
-};
+use std::path::{Path, PathBuf};
 
 use ::object_store::{Error as StoreError, ObjectMeta, ObjectStoreExt as _, buffered::BufWriter};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -44,19 +39,14 @@ pub(super) async fn upload_files(storage: &ObjectStorage, run_dir: &Path) -> Res
     for path in files {
         let metadata = path.metadata().at("read", &path)?;
         let version = (metadata.len(), metadata.modified().at("read", &path)?);
-        if known(storage).get(&path) != Some(&version) {
+        if storage.uploaded.lock().get(&path) != Some(&version) {
             changed.push((path, version));
         }
     }
     let paths = changed.iter().map(|(path, _)| path.clone()).collect();
     upload_all(storage, run_dir, "", paths).await?;
-    known(storage).extend(changed);
+    storage.uploaded.lock().extend(changed);
     Ok(())
-}
-
-fn known(storage: &ObjectStorage) -> MutexGuard<'_, HashMap<PathBuf, (u64, SystemTime)>> {
-    let uploaded = &storage.uploaded;
-    uploaded.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Downloads every object below `name` into `folder`.

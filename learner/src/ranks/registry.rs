@@ -4,13 +4,10 @@
 //! program's version. A rank that disconnects while it waits makes room for another. A rank that
 //! joins a finished run receives `Finished`.
 
-use std::{
-    pin::Pin,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{pin::Pin, time::Duration};
 
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
 use policy::Model;
 use proto::{
     WaitReminder,
@@ -82,7 +79,7 @@ impl RankRegistry {
         let wanted = self.settings.count - 1;
         let began = now();
         let mut reminder = WaitReminder::new(began, NO_RANK, NO_RANK_AGAIN);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if state.is_closed {
                 return Ok(None);
@@ -99,10 +96,7 @@ impl RankRegistry {
                     seconds: self.settings.timeout_seconds,
                 });
             }
-            (state, _) = self
-                .changed
-                .wait_timeout(state, CHECK_INTERVAL)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_for(&mut state, CHECK_INTERVAL);
             if let Some(waited) = reminder.due(now()) {
                 let (joined, waited) = (state.waiting.len(), waited.as_secs());
                 tracing::warn!("{joined} of {wanted} other ranks have joined after {waited} s");
@@ -112,7 +106,7 @@ impl RankRegistry {
 
     /// Admits no more ranks and closes the streams of those that wait.
     pub(crate) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_closed = true;
         state.waiting.clear();
         self.changed.notify_all();
@@ -121,7 +115,7 @@ impl RankRegistry {
     /// Admits no more ranks and sends the waiting ones the end of the run.
     pub(crate) fn finish(&self) {
         let waiting = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.is_closed = true;
             std::mem::take(&mut state.waiting)
         };
@@ -133,7 +127,7 @@ impl RankRegistry {
 
     fn admit(&self, other: RankConnection) -> Result<(), Status> {
         let count = self.settings.count;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.waiting.retain(|other| !other.is_gone());
         if count == 1 {
             return Err(Status::failed_precondition(
@@ -148,10 +142,6 @@ impl RankRegistry {
         state.waiting.push(other);
         self.changed.notify_all();
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RegistryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

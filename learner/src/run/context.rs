@@ -2,10 +2,11 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use policy::{Constraint, Model, SamplingSettings};
 use proto::{
     RareWarning, Snapshot,
@@ -88,7 +89,7 @@ impl RunContext {
 
     /// Locks what is known of the actors.
     pub(crate) fn actors(&self) -> MutexGuard<'_, ActorRegistry> {
-        self.actors.lock().unwrap_or_else(PoisonError::into_inner)
+        self.actors.lock()
     }
 
     /// Refuses an actor of another identity than the run's.
@@ -108,8 +109,7 @@ impl RunContext {
     }
 
     pub(crate) fn refusals(&self) -> MutexGuard<'_, Refusals> {
-        let refusals = self.refusals.lock();
-        refusals.unwrap_or_else(PoisonError::into_inner)
+        self.refusals.lock()
     }
 
     /// Counts a refusal, and says it now and then.
@@ -146,7 +146,7 @@ impl RunContext {
     }
 
     pub(crate) fn question_id(&self, group_index: u64) -> String {
-        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut order = self.order.lock();
         self.questions[order.question(group_index)].id.clone()
     }
 

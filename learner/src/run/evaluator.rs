@@ -6,10 +6,10 @@
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher as _, RandomState},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use parking_lot::{Condvar, Mutex};
 use proto::{WaitReminder, v1::Trajectory};
 
 use crate::{
@@ -73,17 +73,17 @@ impl Evaluator {
         for set in later.values().flatten() {
             metrics::evaluation_planned(&set.name);
         }
-        self.lock().plan = later;
+        self.state.lock().plan = later;
     }
 
     /// Returns the sets of a version. They are planned no more.
     pub(crate) fn take_sets(&self, version: u64) -> Vec<EvaluationSet> {
-        self.lock().plan.remove(&version).unwrap_or_default()
+        self.state.lock().plan.remove(&version).unwrap_or_default()
     }
 
     /// Begins the evaluation of a set, which actors can then claim.
     pub(crate) fn begin(&self, now: Duration, set: EvaluationSet, version: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.queue.begin(now, set, version);
         state.is_recorded = false;
     }
@@ -92,25 +92,22 @@ impl Evaluator {
     /// being stopped. Otherwise a run that is killed could resume after an evaluation whose result
     /// is lost.
     pub(crate) fn wait_until_recorded(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !state.is_recorded && !state.is_stopped {
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
         state.is_recorded
     }
 
     /// Returns whether a set is being played, or its result is not recorded yet.
     pub(crate) fn is_evaluating(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         !state.is_recorded && !state.is_stopped
     }
 
     /// Notes that the result of the last set is recorded.
     pub(crate) fn recorded(&self) {
-        self.lock().is_recorded = true;
+        self.state.lock().is_recorded = true;
         self.changed.notify_all();
     }
 
@@ -121,7 +118,7 @@ impl Evaluator {
     /// # Errors
     /// `check` failed.
     pub(crate) fn wait(&self, check: impl Fn() -> Result<()>) -> Result<Option<Vec<Trajectory>>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut finished = 0;
         let mut reminder = WaitReminder::new(now(), NO_RESULT, NO_RESULT_AGAIN);
         let mut stopwatch = Stopwatch::start();
@@ -148,19 +145,16 @@ impl Evaluator {
                 );
                 drop(state);
                 check()?;
-                state = self.lock();
+                state = self.state.lock();
                 continue;
             }
-            (state, _) = self
-                .changed
-                .wait_timeout(state, NO_RESULT)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_for(&mut state, NO_RESULT);
         }
     }
 
     /// Ends the wait of the trainer.
     pub(crate) fn stop(&self) {
-        self.lock().is_stopped = true;
+        self.state.lock().is_stopped = true;
         self.changed.notify_all();
     }
 
@@ -171,7 +165,7 @@ impl Evaluator {
         actor_id: &str,
         actor_version: u64,
     ) -> EvaluationLease {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match state.is_stopped {
             true => EvaluationLease::None(None),
             false => state.queue.lease(now, actor_id, actor_version),
@@ -187,7 +181,7 @@ impl Evaluator {
         head: &SubmissionHead,
         trajectories: &[Trajectory],
     ) -> Result<Option<u64>, String> {
-        self.lock().queue.check(head, trajectories)
+        self.state.lock().queue.check(head, trajectories)
     }
 
     /// Takes the checked episodes of a part.
@@ -197,27 +191,23 @@ impl Evaluator {
         head: &SubmissionHead,
         trajectories: Vec<Trajectory>,
     ) {
-        self.lock().queue.submit(now, head, trajectories);
+        self.state.lock().queue.submit(now, head, trajectories);
         self.changed.notify_all();
     }
 
     /// Notes that an actor has joined, as [`crate::scheduler::Scheduler::joined`].
     pub(crate) fn joined(&self, now: Duration, actor_id: &str, is_alone: bool) {
-        self.lock().queue.joined(now, actor_id, is_alone);
+        self.state.lock().queue.joined(now, actor_id, is_alone);
     }
 
     /// Ends the leases of an actor that is gone, and returns how many there were.
     pub(crate) fn left(&self, now: Duration, actor_id: &str) -> usize {
-        self.lock().queue.left(now, actor_id)
+        self.state.lock().queue.left(now, actor_id)
     }
 
     /// Hands out a part again whose episodes are refused. Returns whether the actor was given it.
     pub(crate) fn refuse(&self, now: Duration, head: &SubmissionHead) -> bool {
-        self.lock().queue.refuse(now, head)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, EvaluatorState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().queue.refuse(now, head)
     }
 }
 

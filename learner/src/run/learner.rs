@@ -4,7 +4,7 @@
 use std::{
     future::Future,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     thread,
 };
 
@@ -180,12 +180,7 @@ impl Learner {
         events: mpsc::Sender<TrainEvent>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<u64> {
-        let trainer = self
-            .context
-            .trainer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let trainer = self.context.trainer.lock().take();
         let trainer = trainer.ok_or(LearnerError::Thread("trainer"))?;
         for warning in self.context.config.warnings() {
             tracing::warn!("{warning}");

@@ -6,10 +6,11 @@
 use std::{
     hash::{BuildHasher as _, RandomState},
     path::Path,
-    sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use policy::{Model, durable};
 use proto::Snapshot;
 use sha2::{Digest, Sha256};

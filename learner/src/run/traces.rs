@@ -1,10 +1,8 @@
 //! The traces of accepted groups, so that the step that trains on a group is part of its trace.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
+use parking_lot::Mutex;
 use proto::{TRACES, TraceContext};
 use tracing::Span;
 
@@ -17,13 +15,13 @@ pub(crate) struct GroupTraces(Mutex<BTreeMap<u64, TraceContext>>);
 impl GroupTraces {
     /// Remembers the submission of an accepted group.
     pub(crate) fn accepted(&self, group_index: u64, submission: TraceContext) {
-        self.lock().insert(group_index, submission);
+        self.0.lock().insert(group_index, submission);
     }
 
     /// Begins a span in the trace of each group of a step, which ends when it is dropped. Groups
     /// that were submitted before a restart have none.
     pub(crate) fn train(&self, groups: &StepGroups, step: u64) -> Vec<Span> {
-        let mut submissions = self.lock();
+        let mut submissions = self.0.lock();
         let mut begin = |group_index: u64, kept: bool| {
             let submission = submissions.remove(&group_index)?;
             let span =
@@ -45,9 +43,5 @@ impl GroupTraces {
             *submissions = submissions.split_off(&first);
         }
         spans
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, TraceContext>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,12 +4,9 @@
 //! logged rarely. What a call holds is returned when its work is done, even if its caller has left
 //! before.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use proto::{
     RareWarning,
     serve::{BodyBudget, BodyFault, BodyLimits, BodyReservation},
@@ -192,8 +189,7 @@ impl CallLimits {
     fn refuse(&self, refusal: CallRefusal) -> Status {
         let status = refusal.status();
         metrics::call_refused(refusal);
-        let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(refused) = warning.note() {
+        if let Some(refused) = self.warning.lock().note() {
             tracing::warn!(refused, "a call was refused: {}", status.message());
         }
         status

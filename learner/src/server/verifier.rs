@@ -10,11 +10,11 @@
 
 use std::{
     hash::{BuildHasher as _, RandomState},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use futures::future::{BoxFuture, try_join_all};
+use parking_lot::Mutex;
 use policy::random::derive_seed;
 use proto::{
     EnvClient, RareWarning, may_pass, status_text,
@@ -160,8 +160,7 @@ impl Verifier {
     /// Says now and then that the env-node is away.
     fn env_away(&self, problem: &str) -> VerifyError {
         let text = format!("the learner's env-node cannot play episodes again: {problem}");
-        let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(submissions) = warning.note() {
+        if let Some(submissions) = self.warning.lock().note() {
             tracing::warn!(submissions, "{text}; their actors submit them again");
         }
         VerifyError::EnvAway(text)

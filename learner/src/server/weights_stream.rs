@@ -5,10 +5,11 @@
 //! bytes of snapshots. The server ends the connection of an actor that does not read.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use proto::{
     RareWarning, SharedMessage, SharedMessages, Snapshot,
     v1::{Finished, WeightsRequest, WeightsResponse, weights_response::Part},
@@ -123,8 +124,7 @@ struct UnfinishedSnapshots {
 
 impl UnfinishedSnapshots {
     fn note(&self, version: u64, newest: u64) {
-        let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(snapshots) = warning.note() {
+        if let Some(snapshots) = self.warning.lock().note() {
             tracing::warn!(
                 actor_id = ?self.actor_id,
                 version,
@@ -229,7 +229,7 @@ mod tests {
         while messages.recv().await.is_some() {}
         streaming.await.unwrap();
         // A second event within a minute is no line.
-        warning.lock().unwrap().note().is_none()
+        warning.lock().note().is_none()
     }
 
     #[tokio::test]

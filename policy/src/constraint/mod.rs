@@ -9,10 +9,11 @@ mod shown_names;
 mod vocabulary;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toktrie::InferenceCapabilities;
@@ -190,7 +191,7 @@ impl Constrainer {
     /// are constrained; whether it can is a function of the grammar.
     fn matcher(&self, tables: Option<&[ShownTable]>) -> Result<Matcher> {
         let grammar = grammar::grammar(tables, self.chat.turn_end());
-        if let Some(matcher) = kept(&self.matchers(), &grammar) {
+        if let Some(matcher) = kept(&self.matchers.lock(), &grammar) {
             return Ok(matcher.deep_clone());
         }
         // Without the lock, because other completions need not wait for this compilation.
@@ -203,7 +204,7 @@ impl Constrainer {
                 return self.matcher(None);
             }
         };
-        let mut matchers = self.matchers();
+        let mut matchers = self.matchers.lock();
         // Another completion may have compiled it meanwhile.
         if kept(&matchers, &grammar).is_none() {
             if matchers.len() >= KEPT_GRAMMARS {
@@ -212,10 +213,6 @@ impl Constrainer {
             matchers.push_back((grammar, matcher.deep_clone()));
         }
         Ok(matcher)
-    }
-
-    fn matchers(&self) -> MutexGuard<'_, VecDeque<(String, Matcher)>> {
-        self.matchers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -269,7 +269,7 @@ fn a_full_cache_drops_the_oldest_grammar() {
         }]
     };
     let kept_first = || {
-        let kept = constrainer.matchers();
+        let kept = constrainer.matchers.lock();
         (kept.len(), kept.front().map(|(grammar, _)| grammar.clone()))
     };
     let turn_end = constrainer.chat.turn_end();

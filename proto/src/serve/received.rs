@@ -8,11 +8,9 @@
 //! message further on until its handler drops the reservation. What exceeds the budget is not read:
 //! the stream fails.
 
-use std::{
-    error::Error,
-    fmt, io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{error::Error, fmt, io, sync::Arc};
+
+use parking_lot::Mutex;
 
 use super::body_budget::{BodyBudget, BodyReservation};
 
@@ -46,7 +44,7 @@ impl Error for ReceivedTooMuch {}
 impl ReceivedBytes {
     /// Starts to count, against `budget`.
     pub fn count(&self, budget: &BodyBudget) {
-        *self.lock() = Some(Counted {
+        *self.0.lock() = Some(Counted {
             budget: budget.clone(),
             bytes: 0,
             reservation: budget.reservation(usize::MAX),
@@ -55,18 +53,18 @@ impl ReceivedBytes {
 
     /// Stops to count, so that the end of the socket can be read.
     pub fn stop(&self) {
-        *self.lock() = None;
+        *self.0.lock() = None;
     }
 
     /// Returns the bytes that belong to no complete message.
     pub fn unfinished(&self) -> usize {
-        self.lock().as_ref().map_or(0, |counted| counted.bytes)
+        self.0.lock().as_ref().map_or(0, |counted| counted.bytes)
     }
 
     /// Takes what was received off the count, because a message is complete. Returns its share of
     /// the budget, which counts until it is dropped; none if nothing is counted.
     pub fn take(&self) -> Option<BodyReservation> {
-        let mut counted = self.lock();
+        let mut counted = self.0.lock();
         let counted = counted.as_mut()?;
         counted.bytes = 0;
         let none = counted.budget.reservation(usize::MAX);
@@ -75,7 +73,7 @@ impl ReceivedBytes {
 
     /// Takes a part off the count: a frame between the fragments of a message.
     pub fn discount(&self, bytes: usize) {
-        if let Some(counted) = self.lock().as_mut() {
+        if let Some(counted) = self.0.lock().as_mut() {
             counted.bytes = counted.bytes.saturating_sub(bytes);
             // Fewer bytes are never refused.
             let _ = counted.reserve();
@@ -84,16 +82,12 @@ impl ReceivedBytes {
 
     /// Counts what was read from the stream.
     pub(super) fn add(&self, bytes: usize) -> io::Result<()> {
-        let mut counted = self.lock();
+        let mut counted = self.0.lock();
         let Some(counted) = counted.as_mut() else {
             return Ok(());
         };
         counted.bytes += bytes;
         counted.reserve()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Counted>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Calls of SQLite's own functions, with their cost.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use rusqlite::{
     Connection, Error, ErrorCode, OpenFlags, Statement,
     ffi::{Error as Code, SQLITE_NOMEM, SQLITE_TOOBIG},
@@ -69,7 +68,7 @@ impl Builtin {
     }
 
     fn run(&self, name: &str, arguments: &[ValueRef<'_>]) -> rusqlite::Result<SqlOutput> {
-        let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = self.0.lock();
         let marks = vec!["?"; arguments.len()].join(",");
         let sql = format!("SELECT {name}({marks})");
         if arguments.len() > KEPT_ARGUMENTS {

@@ -10,13 +10,9 @@ mod state;
 mod steps;
 mod submit;
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 use crate::{
@@ -93,7 +89,7 @@ impl Intake {
         (actor_id, actors): (&str, usize),
         actor_version: u64,
     ) -> Claim {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.stopping {
             return Claim::Wait(None);
         }
@@ -118,35 +114,35 @@ impl Intake {
 
     /// Ends the leases of an actor that is gone, and returns how many there were.
     pub(crate) fn left(&self, now: Duration, actor_id: &str) -> usize {
-        self.lock().scheduler.left(now, actor_id)
+        self.state.lock().scheduler.left(now, actor_id)
     }
 
     /// Notes that an actor has joined, see [`Scheduler::joined`].
     pub(crate) fn joined(&self, now: Duration, actor_id: &str, is_alone: bool) {
-        self.lock().scheduler.joined(now, actor_id, is_alone);
+        self.state.lock().scheduler.joined(now, actor_id, is_alone);
         self.notify();
     }
 
     /// Records in the metrics where the groups are, and how many leases have expired.
     pub(crate) fn report(&self, now: Duration) {
-        let state = self.lock();
+        let state = self.state.lock();
         metrics::set_groups(state.scheduler.leased(now), state.groups.len());
         metrics::set_expired_leases(state.scheduler.expired_leases());
     }
 
     /// Returns how many groups each actor holds that has some.
     pub(crate) fn leased_by_actor(&self, now: Duration) -> BTreeMap<String, usize> {
-        self.lock().scheduler.leased_by_actor(now)
+        self.state.lock().scheduler.leased_by_actor(now)
     }
 
     /// Returns the newest policy version.
     pub(crate) fn version(&self) -> u64 {
-        self.lock().scheduler.version()
+        self.state.lock().scheduler.version()
     }
 
     /// Hands out no more work and ends [`Self::wait_for_batch`].
     pub(crate) fn stop(&self) {
-        self.lock().stopping = true;
+        self.state.lock().stopping = true;
         self.notify();
     }
 
@@ -154,16 +150,4 @@ impl Intake {
         self.groups_changed.notify_all();
         self.work_changed.send_replace(());
     }
-
-    fn lock_journal(&self) -> MutexGuard<'_, Journal> {
-        lock(&self.journal)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, IntakeState> {
-        lock(&self.state)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 //! What the trainer asks of the intake: the groups of a step, and to record what was made of them.
 
-use std::{path::Path, sync::PoisonError, time::Duration};
+use std::{path::Path, time::Duration};
 
 use proto::WaitReminder;
 
@@ -27,9 +27,9 @@ impl Intake {
     /// # Errors
     /// Another learner has opened the run, or the object store fails.
     pub(crate) fn publish(&self, version: u64) -> Result<()> {
-        let published = self.lock_journal().publish(version);
+        let published = self.journal.lock().publish(version);
         // The reason is that of a group that could not be journaled before, if there is one.
-        published.map_err(|fault| self.lock().fault.take().unwrap_or(fault))
+        published.map_err(|fault| self.state.lock().fault.take().unwrap_or(fault))
     }
 
     /// Checks that no other learner has opened the run.
@@ -37,7 +37,7 @@ impl Intake {
     /// # Errors
     /// One has, or the object store fails.
     pub(crate) fn check_newest(&self) -> Result<()> {
-        self.lock_journal().check_newest()
+        self.journal.lock().check_newest()
     }
 
     /// Puts a checkpoint into the object store, if the run has one. Groups can be submitted
@@ -52,7 +52,7 @@ impl Intake {
         run_dir: &Path,
         keep_last: usize,
     ) -> Result<()> {
-        let upload = match self.lock_journal().objects() {
+        let upload = match self.journal.lock().objects() {
             Some(objects) => objects.checkpoint_upload(step),
             None => return Ok(()),
         };
@@ -60,7 +60,7 @@ impl Intake {
         // The files of the run have one name for all its learners.
         self.check_newest()?;
         upload.run_files(run_dir)?;
-        let mut journal = self.lock_journal();
+        let mut journal = self.journal.lock();
         let Some(objects) = journal.objects() else {
             return Ok(());
         };
@@ -76,7 +76,7 @@ impl Intake {
         &self,
         run_time: impl Fn() -> Duration,
     ) -> Result<Option<(Batch, StepGroups)>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut arrived = state.groups.len();
         let mut reminder = WaitReminder::new(now(), NO_GROUP, NO_GROUP_AGAIN);
         let mut stopwatch = Stopwatch::start();
@@ -93,10 +93,7 @@ impl Intake {
                 let groups = state.step_groups(&batch);
                 return Ok(Some((batch, groups)));
             }
-            (state, _) = self
-                .groups_changed
-                .wait_timeout(state, NO_GROUP)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.groups_changed.wait_for(&mut state, NO_GROUP);
             if state.groups.len() != arrived {
                 arrived = state.groups.len();
                 reminder = WaitReminder::new(now(), NO_GROUP, NO_GROUP_AGAIN);
@@ -110,14 +107,14 @@ impl Intake {
                 // is taken before the state's.
                 drop(state);
                 self.check_newest()?;
-                state = self.lock();
+                state = self.state.lock();
             }
         }
     }
 
     /// Continues with the next step, after the step on `batch` is made and its version published.
     pub(crate) fn advance(&self, now: Duration, batch: &Batch) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let dropped = state.scheduler.advance(now, batch);
         let start = state.scheduler.start();
         state.groups = state.groups.split_off(&start);
@@ -132,14 +129,14 @@ impl Intake {
 
     /// Returns whether [`Self::take_back`] would hand the group out again.
     pub(crate) fn may_be_rolled_out_again(&self, group_index: u64) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.records.get(&group_index).copied().unwrap_or(0) < MAX_ROLLOUTS
     }
 
     /// Takes back groups that a step cannot train on. They are handed out again, unless they were
     /// rolled out [`MAX_ROLLOUTS`] times: then the step is made without them.
     pub(crate) fn take_back(&self, refused: &[RefusedGroup]) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         for group in refused {
             let records = state.records.get(&group.index).copied().unwrap_or(0);
             let is_dropped = records >= MAX_ROLLOUTS;
@@ -158,7 +155,7 @@ impl Intake {
     /// Drops the groups whose step is still to be made. A checkpoint written now lies behind their
     /// records, so that a resumed run hands them out again.
     pub(crate) fn forget_groups(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.stopping = true;
         state.groups.clear();
     }
@@ -166,8 +163,8 @@ impl Intake {
     /// Returns the first group of the next step, and the byte of the journal before which no record
     /// is needed any more.
     pub(crate) fn cursor(&self) -> (u64, u64) {
-        let journal = self.lock_journal();
-        let state = self.lock();
+        let journal = self.journal.lock();
+        let state = self.state.lock();
         let offsets = state.groups.values().map(|group| group.journal_offset);
         (
             state.scheduler.start(),

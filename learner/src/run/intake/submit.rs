@@ -8,7 +8,7 @@ use std::{
 
 use proto::EncodedGroup;
 
-use super::{Intake, lock};
+use super::Intake;
 use crate::{
     group::{Group, SubmissionHead},
     journal::Journal,
@@ -33,7 +33,7 @@ impl Intake {
 
     /// Judges a checked group before the work of verifying it. [`Self::submit`] judges it again.
     pub(crate) fn judge(&self, group: &Group) -> Admission {
-        let admission = self.lock().judge(group);
+        let admission = self.state.lock().judge(group);
         if admission == Admission::Stale {
             // Its lease has ended, so a waiting claim may get the group.
             self.notify();
@@ -44,7 +44,7 @@ impl Intake {
     /// Ends the lease of a group that is refused, so that another actor gets the group at once.
     /// Returns whether the actor was given the group.
     pub(crate) fn refuse(&self, now: Duration, head: &SubmissionHead) -> bool {
-        let was_given = self.lock().scheduler.refuse(now, head.submission());
+        let was_given = self.state.lock().scheduler.refuse(now, head.submission());
         self.notify();
         was_given
     }
@@ -58,11 +58,11 @@ impl Intake {
     /// Why it could not be journaled. The run stops.
     pub(crate) fn submit(&self, group: Group) -> Result<Admission, String> {
         let (answer, answered) = sync_channel(1);
-        lock(&self.waiting).push(WaitingGroup { group, answer });
+        self.waiting.lock().push(WaitingGroup { group, answer });
         // Two submissions of one group must not both be judged as new, so the journal stays locked
         // until the groups are recorded. Claims only need the state's lock and continue meanwhile.
-        let mut journal = self.lock_journal();
-        let waiting = first_of_each_group(&mut lock(&self.waiting));
+        let mut journal = self.journal.lock();
+        let waiting = first_of_each_group(&mut self.waiting.lock());
         self.journal_groups(&mut journal, waiting);
         drop(journal);
         self.notify();
@@ -74,7 +74,7 @@ impl Intake {
     fn journal_groups(&self, journal: &mut Journal, waiting: Vec<WaitingGroup>) {
         let mut needed = Vec::new();
         for waiting in waiting {
-            match self.lock().judge(&waiting.group) {
+            match self.state.lock().judge(&waiting.group) {
                 Admission::Accept => needed.push(waiting),
                 // The lease of a stale group has ended, so a waiting claim may get the group.
                 refused => waiting.answer(Ok(refused)),
@@ -85,7 +85,7 @@ impl Intake {
         }
         let encoded: Vec<_> = needed.iter().map(|it| it.group.encoded.clone()).collect();
         let appended = journal.append(&encoded);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match appended {
             Ok(offsets) => {
                 for (WaitingGroup { group, answer }, offset) in needed.into_iter().zip(offsets) {
