@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use policy::{Constraint, Model, SamplingSettings};
 use proto::{
     RareWarning, Snapshot,
@@ -87,11 +87,6 @@ impl RunContext {
         now().duration_since(self.opened)
     }
 
-    /// Locks what is known of the actors.
-    pub(crate) fn actors(&self) -> MutexGuard<'_, ActorRegistry> {
-        self.actors.lock()
-    }
-
     /// Refuses an actor of another identity than the run's.
     ///
     /// # Errors
@@ -108,13 +103,9 @@ impl RunContext {
         self.gate.get().map(|(_, verifier)| verifier)
     }
 
-    pub(crate) fn refusals(&self) -> MutexGuard<'_, Refusals> {
-        self.refusals.lock()
-    }
-
     /// Counts a refusal, and says it now and then.
     pub(crate) fn refused(&self, actor_id: &str, problem: &str) {
-        if let Some(count) = self.refusals().note(actor_id, problem) {
+        if let Some(count) = self.refusals.lock().note(actor_id, problem) {
             tracing::warn!(actor_id = ?actor_id, count, problem = ?problem, "an actor was refused");
         }
     }

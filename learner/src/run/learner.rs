@@ -140,13 +140,13 @@ impl Learner {
     pub fn observe_actors(&self) -> (Vec<ObservedActor>, Vec<ObservedEnvNode>) {
         let now = self.context.now();
         let leased = self.context.intake.leased_by_actor(now);
-        let actors = self.context.actors();
+        let actors = self.context.actors.lock();
         (actors.actors(now, &leased), actors.env_nodes(now))
     }
 
     /// Returns episodes of the groups that were accepted last, newest first.
     pub fn recent_episodes(&self) -> Vec<RecentEpisode> {
-        self.context.actors().recent_episodes()
+        self.context.actors.lock().recent_episodes()
     }
 
     /// Accepts only actors of this identity from now on, and plays their episodes again at `env`.
@@ -160,7 +160,7 @@ impl Learner {
 
     /// Returns the actors whose groups or calls were refused since the run was opened.
     pub fn refused_actors(&self) -> Vec<RefusedActor> {
-        self.context.refusals().actors()
+        self.context.refusals.lock().actors()
     }
 
     /// Ends all open weights streams and waiting claims, so that a server can stop.

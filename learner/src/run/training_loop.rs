@@ -217,7 +217,7 @@ impl Run {
         let now = self.context.now();
         let is_left =
             groups().any(|group| self.context.intake.may_be_rolled_out_again(group.index));
-        if is_left && self.context.actors().has_others(now, &contributors) {
+        if is_left && self.context.actors.lock().has_others(now, &contributors) {
             let refused = groups().map(|group| RefusedGroup {
                 index: group.index,
                 actor_id: group.actor_id.clone(),

@@ -76,7 +76,7 @@ impl Learner {
                 EvaluationLease::OtherVersion => return wait(RETRY_MILLISECONDS),
                 EvaluationLease::None(chance) => chance,
             };
-            let actors = context.actors().count_connected();
+            let actors = context.actors.lock().count_connected();
             let claimed = context
                 .intake
                 .claim(now, (actor_id, actors), policy_version);
@@ -184,10 +184,10 @@ impl proto::v1::learner_server::Learner for Learner {
         tracing::info!(actor_id, "actor joined");
         self.context.has_been_joined.store(true, Ordering::Relaxed);
         let now = self.context.now();
-        let is_alone = !self.context.actors().is_connected(actor_id);
+        let is_alone = !self.context.actors.lock().is_connected(actor_id);
         self.context.evaluator.joined(now, actor_id, is_alone);
         self.context.intake.joined(now, actor_id, is_alone);
-        self.context.actors().called(now, actor_id);
+        self.context.actors.lock().called(now, actor_id);
         let (sender, messages) = mpsc::channel(1);
         // Cannot fail: the channel has room for the message.
         let _ = sender.try_send(Ok(self.context.join_response().into()));
@@ -207,12 +207,13 @@ impl proto::v1::learner_server::Learner for Learner {
         self.check_identity(id, request.identity.as_ref())?;
         let version = request.policy_version;
         context
-            .actors()
+            .actors
+            .lock()
             .claimed(context.now(), id, version, request.report);
         let outcome = self.claim_or_wait(id, version).await;
         if matches!(outcome, Outcome::Group(_)) {
             // The claim may have waited.
-            context.actors().called(context.now(), id);
+            context.actors.lock().called(context.now(), id);
         }
         Ok(Response::new(ClaimResponse {
             outcome: Some(outcome),

@@ -200,7 +200,7 @@ impl RunContext {
         }
         let accepted = shown.filter(|_| admission == Admission::Accept);
         let now = self.now();
-        self.actors().submitted(now, &id, index, accepted);
+        self.actors.lock().submitted(now, &id, index, accepted);
         Ok(admission)
     }
 
@@ -218,7 +218,7 @@ impl RunContext {
         let part = group::decode_evaluation(encoded, PART_QUESTIONS, self.intake.rules())
             .map_err(|fault| invalid(format!("the part: {fault}")))?;
         self.check_run(&part.run_id)?;
-        self.actors().called(self.now(), &part.actor_id);
+        self.actors.lock().called(self.now(), &part.actor_id);
         let checked = self.evaluator.check(&head, &part.trajectories);
         let seed = checked.map_err(invalid)?;
         Ok(seed.map(|seed| (head, seed, part.trajectories)))

@@ -72,7 +72,8 @@ async fn end_leases_of_gone(run: &Weak<RunContext>, actor_id: &str) {
     let Some(context) = run.upgrade() else {
         return;
     };
-    if context.run_end.borrow().is_some() || !context.actors().is_silent_since(actor_id, ended) {
+    if context.run_end.borrow().is_some() || !context.actors.lock().is_silent_since(actor_id, ended)
+    {
         return;
     }
     let now = context.now();
@@ -97,7 +98,7 @@ struct ConnectedActor {
 impl ConnectedActor {
     fn new(context: Arc<RunContext>, actor_id: String) -> Self {
         let now = context.now();
-        let mut actors = context.actors();
+        let mut actors = context.actors.lock();
         actors.connected(now, &actor_id);
         metrics::set_connected_actors(actors.count_connected());
         drop(actors);
@@ -108,7 +109,7 @@ impl ConnectedActor {
 impl Drop for ConnectedActor {
     fn drop(&mut self) {
         let now = self.context.now();
-        let mut actors = self.context.actors();
+        let mut actors = self.context.actors.lock();
         actors.disconnected(now, &self.actor_id);
         metrics::set_connected_actors(actors.count_connected());
     }
