@@ -69,11 +69,7 @@ pub(crate) fn markdown() -> String {
             false => format!(" Roles: {}.", roles.join(", ")),
         };
         let about = format!("{meaning}{roles}");
-        let _ = write!(
-            text,
-            "\n## {name}\n\n{}\n\n| name | type | default | meaning |\n|---|---|---|---|\n",
-            about.trim_start()
-        );
+        let _ = writeln!(text, "\n## {name}\n\n{}", about.trim_start());
     };
     for entry in entries() {
         let Some(kind) = &entry.kind else {
@@ -95,6 +91,9 @@ pub(crate) fn markdown() -> String {
         let row =
             [&entry.name, kind, &default, &entry.meaning].map(|cell| cell.replace('|', "\\|"));
         let [name, kind, default, meaning] = row;
+        if !text.ends_with("|\n") {
+            text += "\n| name | type | default | meaning |\n|---|---|---|---|\n";
+        }
         let _ = writeln!(text, "| `{name}` | {kind} | {default} | {meaning} |");
     }
     text

@@ -25,7 +25,7 @@ pub(crate) struct DataFolderArgs {
     /// Databases to use, by name, separated by commas; `all` for every one.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     databases: Option<Vec<String>>,
-    /// Write each question that is left out as one JSON line: file, index, database, reason.
+    /// Write each question that is left out as one JSON line. docs/data.md lists its fields.
     #[arg(long, value_name = "FILE")]
     left_out: Option<PathBuf>,
 }

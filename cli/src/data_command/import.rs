@@ -33,7 +33,7 @@ pub(crate) struct DataImportArgs {
     /// SPDX name of the data's licence, for the manifest.
     #[arg(long, value_name = "NAME")]
     licence: Option<String>,
-    /// Write each record that is left out as one JSON line: file, index, database, reason.
+    /// Write each record that is left out as one JSON line. docs/data.md lists its fields.
     #[arg(long, value_name = "FILE")]
     left_out: Option<PathBuf>,
 }

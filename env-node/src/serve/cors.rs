@@ -69,7 +69,7 @@ pub(super) async fn share(
         if only_reads(&request) || is_own(&origin, &request) {
             return next.run(request).await;
         }
-        let detail = "this origin is not listed in server.allowed_origins";
+        let detail = "this origin is not listed in env_node.server.allowed_origins";
         return Rejection::new(StatusCode::FORBIDDEN, detail).into_response();
     }
     let is_preflight = request.method() == Method::OPTIONS

@@ -32,7 +32,7 @@ assert evidence.failure_reason is None, evidence.failure_reason
 operations = [exchange.operation for exchange in evidence.exchanges]
 assert operations == ["reset", "state"] + ["step", "state"] * len(PLAN["actions"]), operations
 
-reward = RewardDeclaration(range=(-0.1, 1.0), floor_margin=0.1)
+reward = RewardDeclaration(range=(-0.18, 1.0), floor_margin=0.1)
 subject = SimpleNamespace(
     runtime_evidence=evidence, manifest=SimpleNamespace(reward=reward)
 )
