@@ -131,10 +131,7 @@ impl ChatApi {
 
     /// Returns the status of an HTTP error. Overload and faults of the server may pass.
     fn refused(&self, status: StatusCode, answer: &[u8]) -> Status {
-        let said: String = String::from_utf8_lossy(answer)
-            .chars()
-            .take(SHOWN_CHARACTERS)
-            .collect();
+        let said = shortened(&String::from_utf8_lossy(answer));
         let text = format!("{} answers {status}: {said}", self.url);
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
@@ -147,6 +144,10 @@ impl ChatApi {
             _ => Status::invalid_argument(text),
         }
     }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(SHOWN_CHARACTERS).collect()
 }
 
 /// Returns the innermost reason, which reqwest does not print.
@@ -168,15 +169,23 @@ impl ChatModel for ChatApi {
             "temperature": self.temperature,
         });
         let answer = self.post(request.to_string().into_bytes()).await?;
-        let mut answer: Value = serde_json::from_slice(&answer)
-            .map_err(|fault| Status::invalid_argument(format!("{}: no JSON: {fault}", self.url)))?;
-        match answer["choices"][0]["message"].take() {
-            message @ Value::Object(_) => Ok(message),
-            _ => Err(Status::invalid_argument(format!(
-                "{}: the answer has no choices[0].message; is this the address of a chat API?",
-                self.url
-            ))),
-        }
+        let invalid = |fault| Status::invalid_argument(format!("{}: {fault}", self.url));
+        let answer: Value = serde_json::from_slice(&answer)
+            .map_err(|fault| invalid(format!("no JSON: {fault}")))?;
+        message_of(&answer).map_err(invalid)
+    }
+}
+
+/// Returns the message of an answer, or why there is none.
+fn message_of(answer: &Value) -> Result<Value, String> {
+    let fault = answer.pointer("/error/message").and_then(Value::as_str);
+    match (answer.pointer("/choices/0/message"), fault) {
+        (Some(message @ Value::Object(_)), _) => Ok(message.clone()),
+        // Some gateways report a spent quota with the status 200.
+        (_, Some(fault)) => Err(format!("the server reports: {}", shortened(fault))),
+        _ => Err(
+            "the answer has no choices[0].message; is this the address of a chat API?".to_owned(),
+        ),
     }
 }
 
@@ -213,6 +222,30 @@ mod tests {
                 fault.contains("--api-key-file") && !fault.contains("secret"),
                 "{fault}"
             );
+        }
+    }
+
+    #[test]
+    fn an_answer_without_a_message_is_an_error() {
+        let message = json!({"role": "assistant", "content": "x"});
+        let answer = json!({"choices": [{"message": message}], "error": null});
+        assert_eq!(message_of(&answer), Ok(message));
+        let fault = message_of(&json!({"error": {"message": "no credits"}})).unwrap_err();
+        assert_eq!(fault, "the server reports: no credits");
+        for choices in [
+            json!(null),
+            json!([]),
+            json!("x"),
+            json!([{"message": null}]),
+        ] {
+            let fault = message_of(&json!({"choices": choices})).unwrap_err();
+            assert!(
+                fault.contains("no choices[0].message"),
+                "{choices}: {fault}"
+            );
+        }
+        for answer in [json!({}), json!([]), json!("x"), json!({"error": "x"})] {
+            assert!(message_of(&answer).is_err(), "{answer}");
         }
     }
 

@@ -24,6 +24,14 @@ pub(crate) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(format!(".{name}.{suffix}"))
 }
 
+/// Returns where a folder is that may be given as a link, so that the link is not replaced.
+pub(crate) fn resolved(path: &Path) -> PathBuf {
+    match path.is_symlink() {
+        true => fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
+        false => path.to_owned(),
+    }
+}
+
 /// An exclusive lock on writing a folder. Dropping it releases the lock.
 pub(crate) struct FolderLock {
     path: PathBuf,
@@ -45,7 +53,7 @@ pub(crate) fn lock(out: &Path) -> Result<FolderLock, DataError> {
             "not a name for a data folder; choose one such as data/build",
         ));
     }
-    let path = sibling(out, "lock");
+    let path = sibling(&resolved(out), "lock");
     if let Some(parent) = path.parent() {
         create_folder(parent)?;
     }

@@ -1,5 +1,7 @@
 //! Looks for damage in database files.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
@@ -10,6 +12,9 @@ use crate::sql::{limit_steps, open_immutable};
 use crate::{DataError, DatabaseFile, Dataset};
 
 const MOST_LINES: u8 = 5;
+/// How a rollback journal starts until its transaction has ended (<https://sqlite.org/fileformat.html>,
+/// 3). With `journal_mode = PERSIST` the file stays, and starts with zeros.
+const JOURNAL_MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 /// SQLite instructions for each byte of a file and its log, and for a file without any. The check
 /// computes virtual columns, and the schema may be untrusted.
 const STEPS_PER_BYTE: u64 = 16;
@@ -61,14 +66,26 @@ fn database_faults(file: &DatabaseFile) -> Result<Vec<String>, DataError> {
     Ok(faults)
 }
 
-/// Returns the write-ahead log or the rollback journal beside a database, unless it is empty.
+/// Returns the write-ahead log or the rollback journal beside a database, unless it is empty or
+/// its transaction has ended.
 pub fn unread_log(path: &Path) -> Option<PathBuf> {
     ["-wal", "-journal"].into_iter().find_map(|suffix| {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         let log = PathBuf::from(name);
-        log.metadata().is_ok_and(|it| it.len() > 0).then_some(log)
+        let is_open = match suffix {
+            "-journal" => starts_with(&log, JOURNAL_MAGIC),
+            _ => log.metadata().is_ok_and(|it| it.len() > 0),
+        };
+        is_open.then_some(log)
     })
+}
+
+/// Returns whether a file that can be read starts with these bytes.
+fn starts_with(path: &Path, bytes: [u8; 8]) -> bool {
+    let mut first = [0; 8];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut first));
+    read.is_ok() && first == bytes
 }
 
 /// Returns whether a finding is no damage: the schema uses a collation or a function that the

@@ -89,7 +89,14 @@ impl DataOrigin {
 
     /// Returns what to do if the folder is damaged.
     pub fn remedy(self) -> String {
-        format!("run `sqlenv data {}` again", self.command())
+        let again = format!("run `sqlenv data {}` again", self.command());
+        match self.is_generated() {
+            true => again,
+            false => format!(
+                "remove the folder and {again}, with other files if they are the cause; to keep \
+                 questions that you changed, import them into another folder"
+            ),
+        }
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) fn replace_folder(
     origin: DataOrigin,
     write: impl FnOnce(&Path) -> Result<Manifest, DataError>,
 ) -> Result<Manifest, DataError> {
+    let out = &folder::resolved(out);
     check_out(out, origin)?;
     let unfinished = folder::sibling(out, "new");
     folder::remove(&unfinished)?;

@@ -417,6 +417,21 @@ fn a_foreign_folder_is_not_replaced() {
     assert_eq!(entries, 1, "nothing is left beside it");
 }
 
+/// A user may link a data folder to a larger disk.
+#[test]
+fn a_link_stays_and_its_folder_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let [real, link] = ["disk/real", "link"].map(|name| dir.path().join(name));
+    std::fs::create_dir_all(&real).unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    build(&link, 1, &mut |_, _| {}).unwrap();
+    assert!(link.is_symlink() && real.join("manifest.json").is_file());
+    for folder in [dir.path(), &dir.path().join("disk")] {
+        let names = std::fs::read_dir(folder).unwrap().count();
+        assert_eq!(names, if folder == dir.path() { 2 } else { 1 });
+    }
+}
+
 #[test]
 fn a_path_that_cannot_be_written_is_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -545,4 +545,23 @@ fn a_check_finds_a_log_beside_a_database() {
     drop(connection);
     let report = check(dir.path(), Some(&all)).unwrap();
     assert!(report.problems.is_empty(), "{report}");
+
+    // This mode keeps the journal of a transaction that has ended.
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection
+        .execute_batch(
+            "PRAGMA journal_mode = DELETE; PRAGMA journal_mode = PERSIST;
+             INSERT INTO Dogs VALUES (5, 'Max', 1, 3.5)",
+        )
+        .unwrap();
+    drop(connection);
+    let journal = path.with_extension("sqlite-journal");
+    let report = check(dir.path(), Some(&all)).unwrap();
+    assert!(journal.is_file() && report.problems.is_empty(), "{report}");
+    std::fs::write(journal, b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7, and pages").unwrap();
+    let report = check(dir.path(), Some(&all)).unwrap();
+    assert!(
+        report.to_string().contains("dogs.sqlite-journal"),
+        "{report}"
+    );
 }

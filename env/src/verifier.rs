@@ -36,10 +36,18 @@ pub(crate) struct GoldAnswer<'a> {
 /// Returns whether `predicted` is correct. A missing or blank answer is never correct, and no
 /// answer to a missing or empty gold value is.
 pub(crate) fn verify_answer(predicted: Option<&str>, gold: &GoldAnswer<'_>) -> bool {
-    let predicted = unwrapped(predicted.unwrap_or_default());
-    if predicted.is_empty() || is_empty(gold.answer) {
+    let predicted = predicted.unwrap_or_default().trim();
+    let inner = unwrapped(predicted);
+    if inner.is_empty() || is_empty(gold.answer) {
         return false;
     }
+    // What looks like a wrapper may belong to the answer, such as the quotes of a title. In SQLEnv
+    // the outer quotes of a list never do.
+    let is_list = gold.answer_type == AnswerType::List;
+    matches(inner, gold) || (!is_list && matches(predicted, gold))
+}
+
+fn matches(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
     let text = || text_of(gold.answer);
     let scalar = match gold.answer_type {
         AnswerType::Integer => GoldCell::Integer(Decimal::parse(&text())),
@@ -62,7 +70,7 @@ fn is_empty(gold: &Value) -> bool {
 
 /// Removes, once each and in this order: a code fence, a leading `Answer:`, a pair of quotes.
 fn unwrapped(text: &str) -> &str {
-    unquoted(without_prefix(without_fence(text.trim())))
+    unquoted(without_prefix(without_fence(text)))
 }
 
 fn without_fence(text: &str) -> &str {
@@ -389,6 +397,37 @@ mod tests {
         };
         assert!(verify_answer(Some("```text\na b\n```"), &gold));
         assert!(!verify_answer(Some("```a b```"), &gold));
+    }
+
+    #[test]
+    fn what_looks_like_a_wrapper_may_belong_to_the_answer() {
+        let verify = |predicted: &str, answer: &Value, answer_type| {
+            let gold = GoldAnswer {
+                answer,
+                answer_type,
+                rows: None,
+                ordered: false,
+            };
+            verify_answer(Some(predicted), &gold)
+        };
+        use AnswerType::{Integer, List, String};
+        for (predicted, answer, answer_type, correct) in [
+            ("\"Heroes\"", json!("\"Heroes\""), String, true),
+            ("\"\"Heroes\"\"", json!("\"Heroes\""), String, true),
+            ("Heroes", json!("\"Heroes\""), String, false),
+            ("'n'", json!("'n'"), String, true),
+            ("Answer: 42", json!("Answer: 42"), String, true),
+            ("\"a\", \"b\"", json!(["a", "b"]), List, false),
+            ("\"3\"", json!(3), Integer, true),
+            ("\"\"", json!("\"\""), String, false),
+        ] {
+            let is_correct = verify(predicted, &answer, answer_type);
+            assert_eq!(is_correct, correct, "{predicted} for {answer}");
+        }
+        assert!(table(
+            "\"Heroes\" | \"Help!\"",
+            &json!([["\"Heroes\"", "\"Help!\""]])
+        ));
     }
 
     #[test]

@@ -148,10 +148,7 @@ fn fail_on(dir: &Path, problems: usize) -> Result<()> {
         return Ok(());
     }
     let remedy = match data::Manifest::read(dir) {
-        Ok(manifest) => match manifest.origin.is_generated() {
-            true => manifest.origin.remedy(),
-            false => format!("{}, with other files", manifest.origin.remedy()),
-        },
+        Ok(manifest) => manifest.origin.remedy(),
         Err(_) => "correct its files, or fetch them again".to_owned(),
     };
     bail!(

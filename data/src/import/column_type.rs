@@ -131,7 +131,7 @@ impl ColumnGuess {
         self.are_dates &= is_date(text);
         self.are_datetimes &= is_datetime(text);
         self.cells += 1;
-        self.numbers += u64::from(is_integer || is_number);
+        self.numbers += u64::from(is_any_number(text.trim()));
         let seen = || SeenCell {
             text: text.chars().take(SHOWN_CHARACTERS).collect(),
             line,
@@ -151,7 +151,10 @@ impl ColumnGuess {
             return None;
         }
         let (numbers, cells) = (self.numbers, self.cells);
-        let remedy = match self.no_number {
+        let remedy = match &self.no_number {
+            Some(cell) if is_any_number(cell.text.trim()) => {
+                "take away the blanks beside numbers to have numbers"
+            }
             Some(_) => "correct the others, or leave them empty, to have numbers",
             None => "it has more digits than a REAL holds: shorten it to have numbers",
         };
@@ -193,6 +196,10 @@ fn is_unknown_number(text: &str) -> bool {
     ["nan", "infinity", "inf"]
         .iter()
         .any(|it| text.eq_ignore_ascii_case(it))
+}
+
+fn is_any_number(text: &str) -> bool {
+    is_integer(text) || is_number(text)
 }
 
 /// Whether the text is a whole number as SQLite writes it. `007` and `+1` are not: as numbers they
@@ -341,6 +348,10 @@ mod tests {
                 "\"9007199254740993\" on line 3; 2 of 2",
             ),
             (&["1", "-\n"], "\"-\\n\" on line 3; 1 of 2"),
+            (
+                &[" 9", " 10"],
+                "\" 9\" on line 2; 2 of 2 cells are numbers; take away the blanks",
+            ),
         ] {
             let note = note(texts).unwrap();
             let start = format!("sales.qty is text because of {cause}");

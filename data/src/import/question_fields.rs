@@ -81,6 +81,12 @@ pub(crate) fn database_name(record: &FileRecord) -> Option<String> {
         .flatten()
 }
 
+/// Returns the id of a record, even if the rest of the record is wrong.
+pub(crate) fn question_id(record: &FileRecord) -> Option<String> {
+    let mut fields = Fields::new(&record.fields);
+    fields.short_text(QUESTION_ID, MAX_ID_CHARS).ok().flatten()
+}
+
 fn missing(names: &[&str]) -> String {
     format!(
         "the field {} is missing or empty; write it (other names of it: {})",

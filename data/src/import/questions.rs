@@ -54,7 +54,7 @@ pub(crate) fn make(
                 file,
                 index: record.index,
                 line: record.line,
-                question_id: None,
+                question_id: question_fields::question_id(&record),
                 database_name: database_name
                     .or_else(|| only_name(databases).map(str::to_owned))
                     .unwrap_or_default(),
@@ -111,8 +111,15 @@ fn split_query(record: &AnsweredRecord) -> SplitQuery {
         database: record.database_name.clone(),
         query: query_key(&record.fields.gold_sql),
         spelling: case_folded_form(&record.fields.gold_sql),
+        text: folded_text(&record.fields.question_text),
         given: record.fields.split,
     }
+}
+
+/// Returns a question without what its meaning does not depend on: case and white space.
+fn folded_text(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").to_lowercase()
 }
 
 fn only_name(databases: &OpenDatabases) -> Option<&str> {

@@ -1,9 +1,10 @@
 //! Divides questions into `train`, `eval` and `eval-unseen/database`. Pure.
 //!
-//! Invariant: all wordings and spellings of a query on a database are in the same split, and a
-//! database of `eval-unseen/database` has no question in another split. What a record says about
-//! its split counts. The rest depends on the seed, the names of the databases and the queries
-//! alone, so that a question that is added at the end does not move the others.
+//! Invariant: all wordings and spellings of a query on a database are in the same split, as are all
+//! queries with one wording, and a database of `eval-unseen/database` has no question in another
+//! split. What a record says about its split counts. The rest depends on the seed, the names of the
+//! databases and the queries alone, so that a question that is added at the end does not move the
+//! others, unless it joins two queries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +25,8 @@ pub(crate) struct SplitQuery {
     pub(crate) database: String,
     /// What all spellings of the SQL have in common.
     pub(crate) query: String,
+    /// What all spellings of the question have in common.
+    pub(crate) text: String,
     /// The SQL in the spelling of the record. The first spelling of a query draws its split.
     pub(crate) spelling: String,
     /// The split that the record names: [`TRAIN`], [`EVAL`] or [`UNSEEN`].
@@ -47,6 +50,7 @@ pub(crate) fn assign(
     held_out: &HeldOut,
 ) -> Vec<Result<&'static str, String>> {
     let seed = seed.to_string();
+    let queries = &one_query_per_text(queries)[..];
     let unseen = unseen_databases(queries, &seed, held_out);
     // The first record of a query that names a split decides for its other wordings.
     let mut named: BTreeMap<(&str, &str), &'static str> = BTreeMap::new();
@@ -71,7 +75,8 @@ pub(crate) fn assign(
         let first = *named.entry((&it.database, &it.query)).or_insert(given);
         if first != given {
             let problem = format!(
-                "the field split is `{given}`, but another record has the same query in `{first}`"
+                "the field split is `{given}`, but another record has the same query or question \
+                 in `{first}`"
             );
             contradictions.insert(index, problem);
         }
@@ -90,6 +95,48 @@ pub(crate) fn assign(
         }
     };
     queries.iter().enumerate().map(split).collect()
+}
+
+/// Returns the records with the query of the first record that has their query, their text, or what
+/// joins them to it. The text of a record that names its split joins only records that name none.
+fn one_query_per_text(queries: &[SplitQuery]) -> Vec<SplitQuery> {
+    let mut first_of = BTreeMap::new();
+    let (named, free): (Vec<_>, Vec<_>) =
+        (queries.iter().enumerate()).partition(|(_, it): &(usize, &SplitQuery)| it.given.is_some());
+    for (index, it) in &named {
+        let text = (&it.database, &it.text);
+        first_of.entry((text, false)).or_insert(*index);
+    }
+    let mut earlier: Vec<usize> = (0..queries.len()).collect();
+    let mut join = |key, index| {
+        let other = *first_of.entry(key).or_insert(index);
+        let [one, other] = [index, other].map(|it| first(&mut earlier, it));
+        earlier[one.max(other)] = one.min(other);
+    };
+    for (index, it) in queries.iter().enumerate() {
+        join(((&it.database, &it.query), true), index);
+    }
+    for (index, it) in free {
+        join(((&it.database, &it.text), false), index);
+    }
+    let joined = |(index, it): (usize, &SplitQuery)| {
+        let first = &queries[first(&mut earlier, index)];
+        SplitQuery {
+            query: first.query.clone(),
+            spelling: first.spelling.clone(),
+            ..it.clone()
+        }
+    };
+    queries.iter().enumerate().map(joined).collect()
+}
+
+/// Returns the first record of those that are joined with one.
+fn first(earlier: &mut [usize], mut index: usize) -> usize {
+    while earlier[index] != index {
+        earlier[index] = earlier[earlier[index]];
+        index = earlier[index];
+    }
+    index
 }
 
 /// Returns the databases that are held out. Where records name splits, the first decides.
@@ -181,6 +228,7 @@ mod tests {
             database: database.to_owned(),
             query: query.to_owned(),
             spelling: query.to_owned(),
+            text: query.to_owned(),
             given,
         }
     }
@@ -235,6 +283,36 @@ mod tests {
             assert_eq!(two[..3], one, "q{number}");
             assert_eq!(two[3], two[2], "q{number}");
         }
+    }
+
+    #[test]
+    fn queries_with_one_wording_stay_together() {
+        let worded = |database: &str, number: u32, text: u32, given| SplitQuery {
+            text: format!("t{text}"),
+            ..query(database, &format!("q{number}"), given)
+        };
+        // Pairs of queries have a text in common, and each query has a second text.
+        let queries: Vec<SplitQuery> = (0..100)
+            .flat_map(|number| {
+                [number / 2, 1_000 + number].map(|text| worded("d", number, text, None))
+            })
+            .collect();
+        let drawn = splits(&queries, 1);
+        assert!(
+            drawn
+                .chunks(4)
+                .all(|four| four.iter().all(|it| *it == four[0]))
+        );
+        assert!(drawn.contains(&EVAL) && drawn.contains(&TRAIN));
+        // Another database is another question, and what records say of themselves counts.
+        let queries = [
+            worded("d", 0, 7, Some(TRAIN)),
+            worded("d", 1, 7, Some(EVAL)),
+            worded("d", 2, 7, None),
+            worded("e", 3, 7, Some(EVAL)),
+            worded("e", 4, 7, None),
+        ];
+        assert_eq!(splits(&queries, 1), [TRAIN, EVAL, TRAIN, EVAL, EVAL]);
     }
 
     #[test]
@@ -296,7 +374,7 @@ mod tests {
         assert_eq!(assigned[1], Ok(EVAL));
         assert_eq!((&assigned[4], &assigned[5]), (&Ok(UNSEEN), &Ok(UNSEEN)));
         for (index, part) in [
-            (2, "same query in `eval`"),
+            (2, "same query or question in `eval`"),
             (3, "is not held out"),
             (6, "is held out"),
         ] {

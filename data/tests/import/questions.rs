@@ -100,6 +100,16 @@ fn what_cannot_be_a_question_is_left_out_with_its_place() {
 }
 
 #[test]
+fn a_record_that_is_left_out_keeps_its_id() {
+    let desk = Desk::new();
+    let database = desk.database("shop.db", SHOP);
+    let wrong = json!({"id": "q7", "question": "?", "sql": "SELECT x FROM nowhere"});
+    let file = desk.write("q.json", json!([counted(), wrong]).to_string());
+    let left_out = desk.import(&[&database], &[&file]).unwrap().left_out;
+    assert_eq!(left_out[0].question_id.as_deref(), Some("q7"));
+}
+
+#[test]
 fn answers_that_no_single_query_shows_are_noted() {
     let desk = Desk::new();
     let rows = "CREATE TABLE t (x INTEGER);
