@@ -4,6 +4,9 @@
 //! default mimalloc returns free memory to the kernel, which clears every page when it is used
 //! again. This takes a quarter of the time of a model with 30 M parameters. A process that computes
 //! therefore keeps its memory. `env-node`, whose memory peaks are rare, does not.
+//!
+//! mimalloc asks the kernel for huge pages. In a server they would give a peer 2 MiB for the first
+//! byte of a buffer: tonic reserves the whole length that a message announces.
 
 use std::ffi::{c_int, c_long};
 
@@ -23,6 +26,15 @@ const DEFAULT_DELAY: c_long = 1_000;
 unsafe extern "C" {
     safe fn mi_option_get(option: c_int) -> c_long;
     safe fn mi_option_set(option: c_int, value: c_long);
+}
+
+/// Makes this process use memory in small pages, so that what is reserved costs nothing until it is
+/// written.
+pub(crate) fn use_small_pages() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "huge pages stay on");
+    }
 }
 
 /// Makes this process keep freed memory, unless `MIMALLOC_PURGE_DELAY` is set.

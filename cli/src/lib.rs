@@ -59,6 +59,12 @@ pub fn main() -> ExitCode {
     if !matches!(args.command, Some(Command::EnvNode(_))) {
         allocator::keep_freed_memory();
     }
+    if matches!(
+        args.command,
+        Some(Command::EnvNode(_) | Command::Learner(_))
+    ) {
+        allocator::use_small_pages();
+    }
     commands::run(args).unwrap_or_else(|error| {
         eprintln!("error: {}", report::safe_text(&with_causes(&error)));
         exit_code(&error)

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
 
+#[cfg(target_os = "linux")]
+mod announced;
 mod bad_input;
 mod bench;
 mod compare;

@@ -15,7 +15,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use proto::serve::{BodyBudget, BodyLimits, ReceivedBytes, UnreadBudget};
+use proto::serve::{BodyBudget, BodyLimits, REFLECTION_BYTES, ReceivedBytes, UnreadBudget};
 use tokio::{sync::Semaphore, time::timeout};
 use tonic::{Code, Status};
 
@@ -34,8 +34,7 @@ const HEALTH: &str = "/grpc.health.v1.Health/";
 /// The one that keeps its call open until its peer ends it.
 const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
 const HTTP_HEALTH: &str = "/health";
-/// The largest body of a stream of reflection, and the bytes of all of them at once.
-const REFLECTION_BYTES: usize = 1 << 14;
+/// The bytes of all streams of reflection at once; each may have [`REFLECTION_BYTES`].
 const REFLECTION_BYTES_IN_FLIGHT: usize = 1 << 22;
 
 const TOO_MANY_CALLS: &str = "too many calls in flight";

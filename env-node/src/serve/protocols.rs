@@ -14,7 +14,10 @@ use axum::{
 };
 use hyper::body::Incoming;
 use proto::v1::{FILE_DESCRIPTOR_SET, env_server};
-use proto::{BearerToken, serve::UnreadBudget};
+use proto::{
+    BearerToken,
+    serve::{HEALTH_BYTES, REFLECTION_BYTES, UnreadBudget},
+};
 use tonic::service::Routes;
 use tonic_health::{
     pb::health_server::{self, HealthServer},
@@ -40,8 +43,6 @@ use crate::{
 };
 
 const TOKEN_FILE: &str = "server.bearer_token_file";
-/// The largest request of a health check.
-const HEALTH_BYTES: usize = 1 << 10;
 
 /// Every protocol of a node. Cheap to clone.
 #[derive(Clone)]
@@ -137,7 +138,8 @@ fn grpc(node: &EnvNode, health: &HealthReporter) -> Router {
         .with_service_name(env_server::SERVICE_NAME)
         .with_service_name(health_server::SERVICE_NAME)
         .build_v1()
-        .expect("descriptors are compiled in: this is a bug");
+        .expect("descriptors are compiled in: this is a bug")
+        .max_decoding_message_size(REFLECTION_BYTES);
     Routes::new(node.service())
         .add_service(health)
         .add_service(reflection)

@@ -18,7 +18,9 @@ mod weights_stream;
 use std::{future::Future, path::PathBuf};
 
 use proto::{
-    BearerToken, FileError, RequireToken, ServerTls, serve::Port, v1::learner_server::LearnerServer,
+    BearerToken, FileError, RequireToken, ServerTls,
+    serve::{HEALTH_BYTES, Port, REFLECTION_BYTES},
+    v1::learner_server::LearnerServer,
 };
 use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -109,12 +111,14 @@ async fn routes(
     rank_token: Option<BearerToken>,
 ) -> Routes {
     let (health, health_service) = tonic_health::server::health_reporter();
+    let health_service = health_service.max_decoding_message_size(HEALTH_BYTES);
     health.set_serving::<LearnerServer<Learner>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::v1::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
-        .expect("the embedded descriptors are well-formed: this is a bug");
+        .expect("the embedded descriptors are well-formed: this is a bug")
+        .max_decoding_message_size(REFLECTION_BYTES);
     let actors = RequireToken {
         token: actor_token,
         remedy: "the request lacks the token that this learner requires of actors; give the actor \
