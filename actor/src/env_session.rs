@@ -123,6 +123,8 @@ async fn reset(
         episode_id: format!("{run_seed:x}/{group}/{member}"),
         reward_profile: settings.reward_profile.clone(),
         step_budget: settings.step_budget,
+        data_sha256: settings.expected.data_sha256.clone(),
+        environment_version: settings.expected.environment_version.clone(),
         ..ResetRequest::default()
     };
     let reset = async || settings.env.clone().reset(request.clone()).await;

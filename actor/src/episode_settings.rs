@@ -20,8 +20,20 @@ pub struct EpisodeSettings {
     pub reward_profile: String,
     /// Actions per episode. 0 selects the default of env-node.
     pub step_budget: u32,
+    /// What env-node must serve.
+    pub expected: ExpectedEnvironment,
     /// How often and for how long calls of the environment are retried.
     pub retry: Retry,
+}
+
+/// The data and the environment version that env-node must serve, as `Env.Info` names them. Empty
+/// fields allow any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExpectedEnvironment {
+    /// The hash of the data.
+    pub data_sha256: String,
+    /// The version of the rules.
+    pub environment_version: String,
 }
 
 /// Names one episode: its question and the coordinates of its random numbers.

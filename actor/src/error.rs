@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use proto::{SnapshotError, may_pass, status_text};
+use proto::{SnapshotError, has_reason, may_pass, status_text, v1::ErrorReason};
 
 /// Why an actor, an evaluation or an engine failed.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +79,13 @@ impl ActorError {
         use tonic::Code::{FailedPrecondition, Unauthenticated};
         matches!(self, Self::Call { status, .. }
             if matches!(status.code(), Unauthenticated | FailedPrecondition))
+            && !self.is_foreign_environment()
+    }
+
+    /// Returns whether env-node serves other data, or plays by other rules, than the run.
+    pub(crate) fn is_foreign_environment(&self) -> bool {
+        matches!(self, Self::Call { status, .. }
+            if has_reason(status, ErrorReason::ForeignEnvironment))
     }
 }
 

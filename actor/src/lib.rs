@@ -34,7 +34,7 @@ pub use chat_episode::{ChatModel, evaluate_chat};
 pub use completion::{Completion, CompletionRequest, FinishReason};
 pub use config::{ActorConfig, EngineSettings};
 pub use engine::Engine;
-pub use episode_settings::{EpisodeSettings, EpisodeSpec};
+pub use episode_settings::{EpisodeSettings, EpisodeSpec, ExpectedEnvironment};
 pub use error::ActorError;
 pub use evaluate::{
     CorrectCount, EnvStepRecord, EpisodeRecord, EvaluationMetrics, SuccessRate, evaluate,

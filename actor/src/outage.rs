@@ -41,7 +41,8 @@ impl Outages {
         let seconds = reminder.due(now)?.as_secs();
         let reason = status_text(status);
         Some(format!(
-            "calls of {service} have failed for {seconds} s, and are repeated: {reason}"
+            "calls of {service} have failed for {seconds} s, and are repeated: {reason}; check that \
+             it runs, and the address (http or https) and the credentials that are given for it"
         ))
     }
 
@@ -82,7 +83,8 @@ mod tests {
         let message = outages.failed("Env.Reset", &away, after(6)).unwrap();
         assert_eq!(
             message,
-            "calls of env-node have failed for 6 s, and are repeated: connection refused"
+            "calls of env-node have failed for 6 s, and are repeated: connection refused; check \
+             that it runs, and the address (http or https) and the credentials that are given for it"
         );
         assert_eq!(outages.failed("Env.Step", &away, after(7)), None);
         assert_eq!(outages.succeeded("Learner.Claim", after(8)), None);

@@ -28,7 +28,7 @@ use self::{
 use crate::{
     config::ActorConfig,
     engine::Engine,
-    episode_settings::{EpisodeSettings, EpisodeSpec},
+    episode_settings::{EpisodeSettings, EpisodeSpec, ExpectedEnvironment},
     error::ActorError,
     evaluate::evaluation_spec,
     learner_session::LearnerSession,
@@ -181,9 +181,7 @@ impl Actor {
             first.policy_version,
             limits.max_context_tokens,
             &config.engine,
-            // Weights travel in the dtype in which the learner computes, and another one would give
-            // other log-probabilities.
-            placement.or_dtype_of(&model.weights),
+            settings::placement_for(&model.weights, placement),
         )?;
         metrics::set_policy_version(first.policy_version);
         let (published, version) = watch::channel(first.policy_version);
@@ -200,7 +198,15 @@ impl Actor {
             env: joined.env,
             chat,
             limits,
-            reward_profile: rollout.reward_profile,
+            // An env-node that is started again may have another default.
+            reward_profile: match rollout.reward_profile.as_str() {
+                "" => joined.identity.reward_profile.clone(),
+                _ => rollout.reward_profile,
+            },
+            expected: ExpectedEnvironment {
+                data_sha256: joined.identity.data_sha256.clone(),
+                environment_version: joined.identity.environment_version.clone(),
+            },
             step_budget: rollout.step_budget,
             retry: config.env_retry,
         };
@@ -322,6 +328,8 @@ impl Actor {
                 match outcome.error {
                     // Without its engine an actor cannot sample at all.
                     Some(gone @ ActorError::Engine(_)) => return Err(gone),
+                    // It would sample on what the run does not train on.
+                    Some(foreign) if foreign.is_foreign_environment() => return Err(foreign),
                     Some(error) if error.is_call_failure() => {
                         let question_id = &spec.question_id;
                         tracing::warn!(%error, question_id, "an episode failed");

@@ -4,8 +4,8 @@
 //! file, OpenEnv's variables (for an env-node: [`crate::openenv_variables`]), `--set`, the named
 //! flags. Other variables of the environment are defaults of flags: [`crate::args`] names them.
 //!
-//! A role reads and validates its own sections only; sections of other roles may be in the file. A
-//! run's folder holds the resolved settings.
+//! A role reads and validates its own sections only; sections of other roles may be in the file, and
+//! not on the command line. A run's folder holds the resolved settings.
 //!
 //! Seed, threads, device and dtype belong to a process, so they stand at the top of the file and
 //! the crates take them as arguments.
@@ -111,7 +111,7 @@ pub(crate) struct RankRole {
 }
 
 /// Settings that one command reads.
-pub(crate) trait RoleSettings: Serialize + DeserializeOwned {
+pub(crate) trait RoleSettings: Serialize + DeserializeOwned + Default {
     /// Checks every number and name.
     fn validate(&self) -> Result<()> {
         Ok(())
@@ -129,7 +129,10 @@ pub(crate) struct WrongSettings(#[from] anyhow::Error);
 /// # Errors
 /// [`WrongSettings`].
 pub(crate) fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
-    let resolved = || checked(layers::merged(args)?);
+    let resolved = || {
+        layers::check_read(args, &layers::to_table(&T::default())?)?;
+        checked(layers::merged(args)?)
+    };
     Ok(resolved().map_err(WrongSettings)?)
 }
 
@@ -227,6 +230,12 @@ fn validate_learner(learner: &LearnerConfig) -> Result<()> {
         known.context("setting learner.rollout.reward_profile")?;
     }
     learner.validate().context("in [learner]")
+}
+
+/// Returns the evaluations that the settings of a run name, which are its `config.toml`.
+pub(crate) fn evaluations_of(config: &str) -> Result<EvaluationConfig> {
+    let run: LearnerRole = layers::parse(config.parse()?)?;
+    Ok(run.evaluation)
 }
 
 impl RunConfig {

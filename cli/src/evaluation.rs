@@ -10,8 +10,8 @@ use std::{
 };
 
 use actor::{
-    Engine, EngineSettings, EpisodeRecord, EpisodeSettings, EvaluationMetrics, ModelPolicy, Policy,
-    Retry, RolloutLimits,
+    Engine, EngineSettings, EpisodeRecord, EpisodeSettings, EvaluationMetrics, ExpectedEnvironment,
+    ModelPolicy, Policy, Retry, RolloutLimits,
 };
 use anyhow::{Result, ensure};
 use baselines::{OraclePolicy, RandomPolicy, ScriptedPolicy};
@@ -149,6 +149,7 @@ pub(crate) fn episode_settings(
         },
         reward_profile: rollout.reward_profile.clone(),
         step_budget: rollout.step_budget,
+        expected: ExpectedEnvironment::default(),
         retry,
     }
 }

@@ -16,7 +16,7 @@ use proto::{
     EnvClient, env_client,
     v1::{ActorIdentity, InfoRequest, Question},
 };
-use report::{RunFolder, RunInfo};
+use report::{RunFolder, RunInfo, RunRecords};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -64,7 +64,7 @@ pub(crate) async fn learner(
     base.config.check_context(context_tokens)?;
     check_text_files(folder.path(), &base)?;
     let info = describe(args, place.folder(), &config, &base, &questions)?;
-    check_data(folder.read()?.info.as_ref(), &info)?;
+    check_begun(&folder.read()?, &info, &config)?;
     let chat = base.chat.clone();
     let evaluations =
         PlayedEvaluations::new(&config, &questions.all, chat.clone(), &folder, progress);
@@ -102,6 +102,17 @@ pub(crate) async fn learner(
         refused: serving.learner.refused_actors(),
     };
     run.end(trained, serving.learner.is_finished(), info).await
+}
+
+/// Checks that a run which is resumed goes on with its own data and evaluations. `Learner::open`
+/// checks the other settings.
+fn check_begun(begun: &RunRecords, info: &RunInfo, config: &LearnerRole) -> Result<()> {
+    check_data(begun.info.as_ref(), info)?;
+    let Some(begun) = &begun.config else {
+        return Ok(());
+    };
+    let begun = config::evaluations_of(begun).context("in the config.toml of the run")?;
+    config.evaluation.check_questions_of(&begun)
 }
 
 async fn open_admin_port(args: &LearnerArgs, live: &LiveRun) -> Result<Readiness> {

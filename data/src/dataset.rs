@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::file_stamp::FileStamp;
 use crate::{AnswerType, DataError, Question, hash, text};
 
 /// An immutable SQLite file.
@@ -25,6 +27,8 @@ pub struct DatabaseFile {
     pub sha256: String,
     /// The size of the file.
     pub size_bytes: u64,
+    /// Which file it was, and its state.
+    stamp: FileStamp,
 }
 
 impl DatabaseFile {
@@ -33,13 +37,25 @@ impl DatabaseFile {
     /// # Errors
     /// The file cannot be read.
     pub fn open(name: &str, path: &Path) -> io::Result<Self> {
-        let (sha256, size_bytes) = hash::file_sha256(path)?;
+        let mut file = File::open(path)?;
+        let stamp = FileStamp::of(&file.metadata()?)?;
+        let (sha256, size_bytes) = hash::open_file_sha256(&mut file)?;
         Ok(Self {
             name: name.to_owned(),
             path: path.to_owned(),
             sha256,
             size_bytes,
+            stamp,
         })
+    }
+
+    /// Returns whether the file was replaced or written to since it was opened. Its content is not
+    /// read.
+    ///
+    /// # Errors
+    /// The file cannot be found.
+    pub fn has_changed(&self) -> io::Result<bool> {
+        Ok(FileStamp::of(&self.path.metadata()?)? != self.stamp)
     }
 }
 

@@ -12,7 +12,11 @@ use sha2::{Digest, Sha256};
 /// # Errors
 /// Fails if the file cannot be read.
 pub fn file_sha256(path: &Path) -> std::io::Result<(String, u64)> {
-    let mut file = File::open(path)?;
+    open_file_sha256(&mut File::open(path)?)
+}
+
+/// Does the same for an open file.
+pub(crate) fn open_file_sha256(file: &mut File) -> std::io::Result<(String, u64)> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 16];
     let mut size_bytes = 0;

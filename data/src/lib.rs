@@ -11,6 +11,7 @@ mod check;
 mod dataset;
 mod draft;
 mod error;
+mod file_stamp;
 mod folder;
 mod generator;
 mod gold;

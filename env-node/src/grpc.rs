@@ -22,7 +22,9 @@ impl Env for EnvNode {
         &self,
         request: Request<ResetRequest>,
     ) -> Result<Response<ResetResponse>, Status> {
-        let spec = wire::episode_spec(request.into_inner());
+        let request = request.into_inner();
+        self.check_expected(&request)?;
+        let spec = wire::episode_spec(request);
         respond(Self::reset(self, spec).map(wire::reset_response))
     }
 
@@ -85,6 +87,35 @@ impl EnvNode {
         EnvServer::new(self.clone())
             .max_decoding_message_size(self.settings().server.max_request_bytes)
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
+    }
+
+    /// Refuses a Reset whose caller expects another environment than this node's.
+    fn check_expected(&self, request: &ResetRequest) -> Result<(), Status> {
+        let own = self.environment();
+        let rows = [
+            (
+                "data",
+                &*request.data_sha256,
+                own.data_sha256(),
+                "--data and --databases",
+            ),
+            (
+                "the environment version",
+                &*request.environment_version,
+                own.version(),
+                "version of the program and the same [env] settings",
+            ),
+        ];
+        let differs =
+            |(_, expected, own, _): &&(_, &str, &str, _)| !expected.is_empty() && expected != own;
+        rows.iter().find(differs).map_or(Ok(()), |row| {
+            let (what, expected, own, remedy) = row;
+            let message = format!(
+                "this node serves {what} {own:?}, and the caller expects {expected:?}; start it \
+                 with the same {remedy}"
+            );
+            Err(status::foreign_environment(&message))
+        })
     }
 }
 

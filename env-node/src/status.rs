@@ -34,6 +34,15 @@ fn with_details(code: Code, reason: Reason, message: &str, mut details: ErrorDet
     Status::with_error_details(code, truncated(message, TEXT_BYTES), details)
 }
 
+/// Returns the status of a call whose caller expects another environment than this node's.
+pub(crate) fn foreign_environment(message: &str) -> Status {
+    let reason = Reason::ForeignEnvironment;
+    let mut details = ErrorDetails::new();
+    let description = truncated(message, TEXT_BYTES);
+    details.add_precondition_failure_violation(reason_name(reason), "environment", description);
+    with_details(Code::FailedPrecondition, reason, message, details)
+}
+
 /// Returns the status of an error.
 pub(crate) fn of(error: EnvError) -> Status {
     let message = error.to_string();

@@ -1,7 +1,8 @@
 //! A database on disk: its identity and its schema.
 //!
-//! Invariant: a [`Database`] exists only for a file whose SHA-256 was checked. From then on the
-//! file is taken as immutable. `sandbox` runs the agents' statements.
+//! Invariant: a [`Database`] exists only for a file whose SHA-256 was taken. SQLite reads the file
+//! as an immutable one, so `pool` runs nothing on a file that was changed since then. `sandbox` runs
+//! the agents' statements.
 
 use data::{DatabaseFile, sql_text::quoted};
 use rusqlite::Connection;
@@ -43,6 +44,7 @@ impl Database {
             read_schema(connection, limits)
         })
         .map_err(refuse)?;
+        check_unchanged(file)?;
         if schema.tables.is_empty() {
             return Err(refuse("has no tables; build or copy it again".to_owned()));
         }
@@ -52,6 +54,25 @@ impl Database {
             longest_row_bytes,
         })
     }
+}
+
+/// Checks that a file is still the one whose hash identifies it.
+///
+/// # Errors
+/// It was replaced or written to, or cannot be found.
+pub(crate) fn check_unchanged(file: &DatabaseFile) -> Result<(), EnvError> {
+    let reason = match file.has_changed() {
+        Ok(false) => return Ok(()),
+        Ok(true) => {
+            "has changed since it was opened; start again to use it as it is now".to_owned()
+        }
+        Err(error) => format!("cannot be found: {error}"),
+    };
+    Err(EnvError::Database {
+        name: file.name.clone(),
+        path: file.path.clone(),
+        reason,
+    })
 }
 
 fn read_schema(

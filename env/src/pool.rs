@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
-    database::Database,
+    database::{Database, check_unchanged},
     error::EnvError,
     metrics::{self, BusyThread},
     sandbox::{QuickBudgetSpent, Sandbox, WorkBudget},
@@ -229,6 +229,7 @@ fn work(queue: &Mutex<Receiver<Job>>, mut connections: Connections) {
 impl Connections {
     fn get(&mut self, database: &Database) -> Result<&Sandbox, EnvError> {
         let key = &database.file.name;
+        check_unchanged(&database.file)?;
         match self.open.iter().position(|(name, _)| name == key) {
             Some(index) => self.open.make_contiguous()[..=index].rotate_right(1),
             None => {
@@ -268,6 +269,8 @@ fn cannot_open(file: &DatabaseFile, error: &rusqlite::Error) -> EnvError {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -286,19 +289,62 @@ mod tests {
         assert!(load.waiting_time() < CALL_TIME, "short ones again");
     }
 
-    #[tokio::test]
-    async fn a_job_starts_in_the_lane_of_its_budget() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sqlite");
-        let connection = rusqlite::Connection::open(&path).unwrap();
-        connection.execute_batch("CREATE TABLE a (b)").unwrap();
-        let file = DatabaseFile::open("a", &path).unwrap();
+    fn create(path: &Path, statements: &str) {
+        let connection = rusqlite::Connection::open(path).unwrap();
+        connection.execute_batch(statements).unwrap();
+    }
+
+    fn pool_of(path: &Path) -> (Pool, Arc<Database>) {
+        let file = DatabaseFile::open("a", path).unwrap();
         let settings = EnvSettings {
             sql_threads: 1,
             ..EnvSettings::default()
         };
-        let database = Arc::new(Database::open(&file, &settings.result, &settings.sql).unwrap());
-        let pool = Pool::new(&settings).unwrap();
+        let database = Database::open(&file, &settings.result, &settings.sql);
+        (Pool::new(&settings).unwrap(), Arc::new(database.unwrap()))
+    }
+
+    /// Its hash says which data a run trains on.
+    #[tokio::test]
+    async fn nothing_runs_on_a_file_that_was_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sqlite");
+        let replace = || {
+            let newer = folder.path().join("newer");
+            create(&newer, "CREATE TABLE a (b)");
+            std::fs::rename(&newer, &path).unwrap();
+        };
+        let write = || create(&path, "INSERT INTO a VALUES (1)");
+        let remove = || std::fs::remove_file(&path).unwrap();
+        let changes: [(&str, &dyn Fn()); 3] = [
+            ("has changed", &replace),
+            ("has changed", &write),
+            ("cannot be found", &remove),
+        ];
+        create(&path, "CREATE TABLE a (b)");
+        for (problem, change) in changes {
+            let (pool, database) = pool_of(&path);
+            let run = async || {
+                let job = |_: &Sandbox| Ok(());
+                pool.run(WorkBudget::Quick, Arc::clone(&database), job)
+                    .await
+            };
+            run().await.unwrap();
+            change();
+            let error = run().await.unwrap_err().to_string();
+            assert!(
+                error.contains("a.sqlite") && error.contains(problem),
+                "{error}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_job_starts_in_the_lane_of_its_budget() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sqlite");
+        create(&path, "CREATE TABLE a (b)");
+        let (pool, database) = pool_of(&path);
         for budget in [WorkBudget::Quick, WorkBudget::Full] {
             let name = |_: &Sandbox| Ok(thread::current().name().map(str::to_owned));
             let ran_on = pool.run(budget, Arc::clone(&database), name).await;

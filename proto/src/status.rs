@@ -44,7 +44,7 @@ pub fn reason_name(reason: ErrorReason) -> &'static str {
 }
 
 /// Returns whether the details of a status name this reason.
-pub(crate) fn has_reason(status: &Status, reason: ErrorReason) -> bool {
+pub fn has_reason(status: &Status, reason: ErrorReason) -> bool {
     let info = status.get_details_error_info();
     info.is_some_and(|info| info.reason == reason_name(reason))
 }

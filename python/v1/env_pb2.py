@@ -24,47 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13sqlenv/v1/env.proto\x12\tsqlenv.v1\"\x81\x01\n\x0cResetRequest\x12\x13\n\x0bquestion_id\x18\x01 \x01(\t\x12\r\n\x05split\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x12\n\nepisode_id\x18\x04 \x01(\t\x12\x16\n\x0ereward_profile\x18\x05 \x01(\t\x12\x13\n\x0bstep_budget\x18\x06 \x01(\r\"t\n\rResetResponse\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x12\n\nepisode_id\x18\x02 \x01(\t\x12\x13\n\x0bquestion_id\x18\x03 \x01(\t\x12+\n\x0bobservation\x18\x04 \x01(\x0b\x32\x16.sqlenv.v1.Observation\"?\n\x0bStepRequest\x12\r\n\x05token\x18\x01 \x01(\x0c\x12!\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x11.sqlenv.v1.Action\"\x93\x01\n\x0cStepResponse\x12\r\n\x05token\x18\x01 \x01(\x0c\x12+\n\x0bobservation\x18\x02 \x01(\x0b\x32\x16.sqlenv.v1.Observation\x12\x36\n\x11reward_components\x18\x03 \x01(\x0b\x32\x1b.sqlenv.v1.RewardComponents\x12\x0f\n\x07\x63orrect\x18\x04 \x01(\x08\"B\n\rReplayRequest\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\"\n\x07\x61\x63tions\x18\x02 \x03(\x0b\x32\x11.sqlenv.v1.Action\"8\n\x0eReplayResponse\x12&\n\x05steps\x18\x01 \x03(\x0b\x32\x17.sqlenv.v1.StepResponse\"/\n\x06\x41\x63tion\x12\x13\n\x0b\x61\x63tion_type\x18\x01 \x01(\t\x12\x10\n\x08\x61rgument\x18\x02 \x01(\t\"\xc7\x01\n\x0bObservation\x12\x10\n\x08question\x18\x01 \x01(\t\x12\x13\n\x0bschema_info\x18\x02 \x01(\t\x12\x0e\n\x06result\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x12\n\nstep_count\x18\x05 \x01(\r\x12\x18\n\x10\x62udget_remaining\x18\x06 \x01(\r\x12\x16\n\x0e\x61\x63tion_history\x18\x07 \x03(\t\x12\x0c\n\x04\x64one\x18\x08 \x01(\x08\x12\x13\n\x06reward\x18\t \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_reward\"Y\n\x10RewardComponents\x12\x13\n\x0boperational\x18\x01 \x01(\x01\x12\x10\n\x08progress\x18\x02 \x01(\x01\x12\x10\n\x08terminal\x18\x03 \x01(\x01\x12\x0c\n\x04\x63lip\x18\x04 \x01(\x01\"c\n\x14ListQuestionsRequest\x12\r\n\x05split\x18\x01 \x01(\t\x12\x15\n\rdatabase_name\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"l\n\x15ListQuestionsResponse\x12&\n\tquestions\x18\x01 \x03(\x0b\x32\x13.sqlenv.v1.Question\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\ntotal_size\x18\x03 \x01(\r\"p\n\x08Question\x12\x13\n\x0bquestion_id\x18\x01 \x01(\t\x12\x15\n\rquestion_text\x18\x02 \x01(\t\x12\x15\n\rdatabase_name\x18\x03 \x01(\t\x12\r\n\x05split\x18\x04 \x01(\t\x12\x12\n\ndifficulty\x18\x05 \x01(\t\"\r\n\x0bInfoRequest\"\xc7\x01\n\x0cInfoResponse\x12\x1b\n\x13\x65nvironment_version\x18\x01 \x01(\t\x12\x1e\n\x16\x64\x65\x66\x61ult_reward_profile\x18\x02 \x01(\t\x12\x1b\n\x13\x64\x65\x66\x61ult_step_budget\x18\x03 \x01(\r\x12&\n\tdatabases\x18\x04 \x03(\x0b\x32\x13.sqlenv.v1.Database\x12 \n\x06splits\x18\x05 \x03(\x0b\x32\x10.sqlenv.v1.Split\x12\x13\n\x0b\x64\x61ta_sha256\x18\x06 \x01(\t\"<\n\x08\x44\x61tabase\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"-\n\x05Split\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0equestion_count\x18\x02 \x01(\r*\x81\x04\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x45RROR_REASON_NOT_FOUND\x10\x01\x12\x1e\n\x1a\x45RROR_REASON_INVALID_FIELD\x10\x02\x12 \n\x1c\x45RROR_REASON_TOKEN_MALFORMED\x10\x03\x12\"\n\x1e\x45RROR_REASON_TOKEN_FOREIGN_KEY\x10\x04\x12\x1d\n\x19\x45RROR_REASON_TOKEN_FORGED\x10\x05\x12\x1e\n\x1a\x45RROR_REASON_TOKEN_EXPIRED\x10\x06\x12&\n\"ERROR_REASON_TOKEN_FOREIGN_VERSION\x10\x07\x12\'\n#ERROR_REASON_TOKEN_FOREIGN_DATABASE\x10\x08\x12\x1b\n\x17\x45RROR_REASON_OVERLOADED\x10\t\x12\x1b\n\x17\x45RROR_REASON_WALL_CLOCK\x10\n\x12\x1b\n\x17\x45RROR_REASON_NODE_FAULT\x10\x0b\x12 \n\x1c\x45RROR_REASON_DATABASE_BROKEN\x10\x0c\x12\"\n\x1e\x45RROR_REASON_DEADLINE_EXCEEDED\x10\r\x12%\n!ERROR_REASON_BEARER_TOKEN_REFUSED\x10\x0e\x32\xc6\x02\n\x03\x45nv\x12:\n\x05Reset\x12\x17.sqlenv.v1.ResetRequest\x1a\x18.sqlenv.v1.ResetResponse\x12\x37\n\x04Step\x12\x16.sqlenv.v1.StepRequest\x1a\x17.sqlenv.v1.StepResponse\x12=\n\x06Replay\x12\x18.sqlenv.v1.ReplayRequest\x1a\x19.sqlenv.v1.ReplayResponse\x12R\n\rListQuestions\x12\x1f.sqlenv.v1.ListQuestionsRequest\x1a .sqlenv.v1.ListQuestionsResponse\x12\x37\n\x04Info\x12\x16.sqlenv.v1.InfoRequest\x1a\x17.sqlenv.v1.InfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13sqlenv/v1/env.proto\x12\tsqlenv.v1\"\xb3\x01\n\x0cResetRequest\x12\x13\n\x0bquestion_id\x18\x01 \x01(\t\x12\r\n\x05split\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x12\n\nepisode_id\x18\x04 \x01(\t\x12\x16\n\x0ereward_profile\x18\x05 \x01(\t\x12\x13\n\x0bstep_budget\x18\x06 \x01(\r\x12\x13\n\x0b\x64\x61ta_sha256\x18\x07 \x01(\t\x12\x1b\n\x13\x65nvironment_version\x18\x08 \x01(\t\"t\n\rResetResponse\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x12\n\nepisode_id\x18\x02 \x01(\t\x12\x13\n\x0bquestion_id\x18\x03 \x01(\t\x12+\n\x0bobservation\x18\x04 \x01(\x0b\x32\x16.sqlenv.v1.Observation\"?\n\x0bStepRequest\x12\r\n\x05token\x18\x01 \x01(\x0c\x12!\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x11.sqlenv.v1.Action\"\x93\x01\n\x0cStepResponse\x12\r\n\x05token\x18\x01 \x01(\x0c\x12+\n\x0bobservation\x18\x02 \x01(\x0b\x32\x16.sqlenv.v1.Observation\x12\x36\n\x11reward_components\x18\x03 \x01(\x0b\x32\x1b.sqlenv.v1.RewardComponents\x12\x0f\n\x07\x63orrect\x18\x04 \x01(\x08\"B\n\rReplayRequest\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\"\n\x07\x61\x63tions\x18\x02 \x03(\x0b\x32\x11.sqlenv.v1.Action\"8\n\x0eReplayResponse\x12&\n\x05steps\x18\x01 \x03(\x0b\x32\x17.sqlenv.v1.StepResponse\"/\n\x06\x41\x63tion\x12\x13\n\x0b\x61\x63tion_type\x18\x01 \x01(\t\x12\x10\n\x08\x61rgument\x18\x02 \x01(\t\"\xc7\x01\n\x0bObservation\x12\x10\n\x08question\x18\x01 \x01(\t\x12\x13\n\x0bschema_info\x18\x02 \x01(\t\x12\x0e\n\x06result\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x12\n\nstep_count\x18\x05 \x01(\r\x12\x18\n\x10\x62udget_remaining\x18\x06 \x01(\r\x12\x16\n\x0e\x61\x63tion_history\x18\x07 \x03(\t\x12\x0c\n\x04\x64one\x18\x08 \x01(\x08\x12\x13\n\x06reward\x18\t \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_reward\"Y\n\x10RewardComponents\x12\x13\n\x0boperational\x18\x01 \x01(\x01\x12\x10\n\x08progress\x18\x02 \x01(\x01\x12\x10\n\x08terminal\x18\x03 \x01(\x01\x12\x0c\n\x04\x63lip\x18\x04 \x01(\x01\"c\n\x14ListQuestionsRequest\x12\r\n\x05split\x18\x01 \x01(\t\x12\x15\n\rdatabase_name\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"l\n\x15ListQuestionsResponse\x12&\n\tquestions\x18\x01 \x03(\x0b\x32\x13.sqlenv.v1.Question\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\ntotal_size\x18\x03 \x01(\r\"p\n\x08Question\x12\x13\n\x0bquestion_id\x18\x01 \x01(\t\x12\x15\n\rquestion_text\x18\x02 \x01(\t\x12\x15\n\rdatabase_name\x18\x03 \x01(\t\x12\r\n\x05split\x18\x04 \x01(\t\x12\x12\n\ndifficulty\x18\x05 \x01(\t\"\r\n\x0bInfoRequest\"\xc7\x01\n\x0cInfoResponse\x12\x1b\n\x13\x65nvironment_version\x18\x01 \x01(\t\x12\x1e\n\x16\x64\x65\x66\x61ult_reward_profile\x18\x02 \x01(\t\x12\x1b\n\x13\x64\x65\x66\x61ult_step_budget\x18\x03 \x01(\r\x12&\n\tdatabases\x18\x04 \x03(\x0b\x32\x13.sqlenv.v1.Database\x12 \n\x06splits\x18\x05 \x03(\x0b\x32\x10.sqlenv.v1.Split\x12\x13\n\x0b\x64\x61ta_sha256\x18\x06 \x01(\t\"<\n\x08\x44\x61tabase\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"-\n\x05Split\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0equestion_count\x18\x02 \x01(\r*\xa7\x04\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x45RROR_REASON_NOT_FOUND\x10\x01\x12\x1e\n\x1a\x45RROR_REASON_INVALID_FIELD\x10\x02\x12 \n\x1c\x45RROR_REASON_TOKEN_MALFORMED\x10\x03\x12\"\n\x1e\x45RROR_REASON_TOKEN_FOREIGN_KEY\x10\x04\x12\x1d\n\x19\x45RROR_REASON_TOKEN_FORGED\x10\x05\x12\x1e\n\x1a\x45RROR_REASON_TOKEN_EXPIRED\x10\x06\x12&\n\"ERROR_REASON_TOKEN_FOREIGN_VERSION\x10\x07\x12\'\n#ERROR_REASON_TOKEN_FOREIGN_DATABASE\x10\x08\x12\x1b\n\x17\x45RROR_REASON_OVERLOADED\x10\t\x12\x1b\n\x17\x45RROR_REASON_WALL_CLOCK\x10\n\x12\x1b\n\x17\x45RROR_REASON_NODE_FAULT\x10\x0b\x12 \n\x1c\x45RROR_REASON_DATABASE_BROKEN\x10\x0c\x12\"\n\x1e\x45RROR_REASON_DEADLINE_EXCEEDED\x10\r\x12%\n!ERROR_REASON_BEARER_TOKEN_REFUSED\x10\x0e\x12$\n ERROR_REASON_FOREIGN_ENVIRONMENT\x10\x0f\x32\xc6\x02\n\x03\x45nv\x12:\n\x05Reset\x12\x17.sqlenv.v1.ResetRequest\x1a\x18.sqlenv.v1.ResetResponse\x12\x37\n\x04Step\x12\x16.sqlenv.v1.StepRequest\x1a\x17.sqlenv.v1.StepResponse\x12=\n\x06Replay\x12\x18.sqlenv.v1.ReplayRequest\x1a\x19.sqlenv.v1.ReplayResponse\x12R\n\rListQuestions\x12\x1f.sqlenv.v1.ListQuestionsRequest\x1a .sqlenv.v1.ListQuestionsResponse\x12\x37\n\x04Info\x12\x16.sqlenv.v1.InfoRequest\x1a\x17.sqlenv.v1.InfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sqlenv.v1.env_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ERRORREASON']._serialized_start=1619
-  _globals['_ERRORREASON']._serialized_end=2132
+  _globals['_ERRORREASON']._serialized_start=1669
+  _globals['_ERRORREASON']._serialized_end=2220
   _globals['_RESETREQUEST']._serialized_start=35
-  _globals['_RESETREQUEST']._serialized_end=164
-  _globals['_RESETRESPONSE']._serialized_start=166
-  _globals['_RESETRESPONSE']._serialized_end=282
-  _globals['_STEPREQUEST']._serialized_start=284
-  _globals['_STEPREQUEST']._serialized_end=347
-  _globals['_STEPRESPONSE']._serialized_start=350
-  _globals['_STEPRESPONSE']._serialized_end=497
-  _globals['_REPLAYREQUEST']._serialized_start=499
-  _globals['_REPLAYREQUEST']._serialized_end=565
-  _globals['_REPLAYRESPONSE']._serialized_start=567
-  _globals['_REPLAYRESPONSE']._serialized_end=623
-  _globals['_ACTION']._serialized_start=625
-  _globals['_ACTION']._serialized_end=672
-  _globals['_OBSERVATION']._serialized_start=675
-  _globals['_OBSERVATION']._serialized_end=874
-  _globals['_REWARDCOMPONENTS']._serialized_start=876
-  _globals['_REWARDCOMPONENTS']._serialized_end=965
-  _globals['_LISTQUESTIONSREQUEST']._serialized_start=967
-  _globals['_LISTQUESTIONSREQUEST']._serialized_end=1066
-  _globals['_LISTQUESTIONSRESPONSE']._serialized_start=1068
-  _globals['_LISTQUESTIONSRESPONSE']._serialized_end=1176
-  _globals['_QUESTION']._serialized_start=1178
-  _globals['_QUESTION']._serialized_end=1290
-  _globals['_INFOREQUEST']._serialized_start=1292
-  _globals['_INFOREQUEST']._serialized_end=1305
-  _globals['_INFORESPONSE']._serialized_start=1308
-  _globals['_INFORESPONSE']._serialized_end=1507
-  _globals['_DATABASE']._serialized_start=1509
-  _globals['_DATABASE']._serialized_end=1569
-  _globals['_SPLIT']._serialized_start=1571
-  _globals['_SPLIT']._serialized_end=1616
-  _globals['_ENV']._serialized_start=2135
-  _globals['_ENV']._serialized_end=2461
+  _globals['_RESETREQUEST']._serialized_end=214
+  _globals['_RESETRESPONSE']._serialized_start=216
+  _globals['_RESETRESPONSE']._serialized_end=332
+  _globals['_STEPREQUEST']._serialized_start=334
+  _globals['_STEPREQUEST']._serialized_end=397
+  _globals['_STEPRESPONSE']._serialized_start=400
+  _globals['_STEPRESPONSE']._serialized_end=547
+  _globals['_REPLAYREQUEST']._serialized_start=549
+  _globals['_REPLAYREQUEST']._serialized_end=615
+  _globals['_REPLAYRESPONSE']._serialized_start=617
+  _globals['_REPLAYRESPONSE']._serialized_end=673
+  _globals['_ACTION']._serialized_start=675
+  _globals['_ACTION']._serialized_end=722
+  _globals['_OBSERVATION']._serialized_start=725
+  _globals['_OBSERVATION']._serialized_end=924
+  _globals['_REWARDCOMPONENTS']._serialized_start=926
+  _globals['_REWARDCOMPONENTS']._serialized_end=1015
+  _globals['_LISTQUESTIONSREQUEST']._serialized_start=1017
+  _globals['_LISTQUESTIONSREQUEST']._serialized_end=1116
+  _globals['_LISTQUESTIONSRESPONSE']._serialized_start=1118
+  _globals['_LISTQUESTIONSRESPONSE']._serialized_end=1226
+  _globals['_QUESTION']._serialized_start=1228
+  _globals['_QUESTION']._serialized_end=1340
+  _globals['_INFOREQUEST']._serialized_start=1342
+  _globals['_INFOREQUEST']._serialized_end=1355
+  _globals['_INFORESPONSE']._serialized_start=1358
+  _globals['_INFORESPONSE']._serialized_end=1557
+  _globals['_DATABASE']._serialized_start=1559
+  _globals['_DATABASE']._serialized_end=1619
+  _globals['_SPLIT']._serialized_start=1621
+  _globals['_SPLIT']._serialized_end=1666
+  _globals['_ENV']._serialized_start=2223
+  _globals['_ENV']._serialized_end=2549
 # @@protoc_insertion_point(module_scope)

@@ -24,6 +24,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_DATABASE_BROKEN: _ClassVar[ErrorReason]
     ERROR_REASON_DEADLINE_EXCEEDED: _ClassVar[ErrorReason]
     ERROR_REASON_BEARER_TOKEN_REFUSED: _ClassVar[ErrorReason]
+    ERROR_REASON_FOREIGN_ENVIRONMENT: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_NOT_FOUND: ErrorReason
 ERROR_REASON_INVALID_FIELD: ErrorReason
@@ -39,22 +40,27 @@ ERROR_REASON_NODE_FAULT: ErrorReason
 ERROR_REASON_DATABASE_BROKEN: ErrorReason
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason
 ERROR_REASON_BEARER_TOKEN_REFUSED: ErrorReason
+ERROR_REASON_FOREIGN_ENVIRONMENT: ErrorReason
 
 class ResetRequest(_message.Message):
-    __slots__ = ("question_id", "split", "seed", "episode_id", "reward_profile", "step_budget")
+    __slots__ = ("question_id", "split", "seed", "episode_id", "reward_profile", "step_budget", "data_sha256", "environment_version")
     QUESTION_ID_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     EPISODE_ID_FIELD_NUMBER: _ClassVar[int]
     REWARD_PROFILE_FIELD_NUMBER: _ClassVar[int]
     STEP_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    DATA_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     question_id: str
     split: str
     seed: int
     episode_id: str
     reward_profile: str
     step_budget: int
-    def __init__(self, question_id: _Optional[str] = ..., split: _Optional[str] = ..., seed: _Optional[int] = ..., episode_id: _Optional[str] = ..., reward_profile: _Optional[str] = ..., step_budget: _Optional[int] = ...) -> None: ...
+    data_sha256: str
+    environment_version: str
+    def __init__(self, question_id: _Optional[str] = ..., split: _Optional[str] = ..., seed: _Optional[int] = ..., episode_id: _Optional[str] = ..., reward_profile: _Optional[str] = ..., step_budget: _Optional[int] = ..., data_sha256: _Optional[str] = ..., environment_version: _Optional[str] = ...) -> None: ...
 
 class ResetResponse(_message.Message):
     __slots__ = ("token", "episode_id", "question_id", "observation")

@@ -96,6 +96,8 @@ class EnvServicer(object):
         """Starts an episode on a question. Status codes:
         NOT_FOUND: no such question or split; the message names those that exist.
         INVALID_ARGUMENT: unknown reward profile, step budget out of range, episode id too long.
+        FAILED_PRECONDITION: the node serves other data, or another environment version, than the
+        request names.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -110,7 +112,7 @@ class EnvServicer(object):
         FAILED_PRECONDITION: the token has expired, belongs to another environment version, or its
         question's database differs on this node; only Reset helps.
         INVALID_ARGUMENT: no action.
-        INTERNAL: the database's file can no longer be opened.
+        INTERNAL: the database's file can no longer be opened, or has changed since the node started.
         UNAVAILABLE: also a query that exceeded the wall-clock limit; retry at this node. If the query
         exceeds it again in the same step, the response is an error observation.
         """

@@ -1,6 +1,6 @@
 //! Converts what the learner sends to the settings of rollouts.
 
-use policy::{Constraint, SamplingSettings};
+use policy::{Constraint, DTypeChoice, Placement, SamplingSettings, Weights};
 use proto::v1::{self, RolloutSettings};
 
 use crate::{error::ActorError, rollout::RolloutLimits};
@@ -51,4 +51,22 @@ pub(super) fn constraint(sent: v1::Constraint) -> Constraint {
         v1::Constraint::ToolCall => Constraint::ToolCall,
         v1::Constraint::Sql => Constraint::Sql,
     }
+}
+
+/// Returns where to compute. Weights travel in the dtype in which the learner computes, and another
+/// one gives other log-probabilities, so it takes a setting, and is warned of.
+pub(super) fn placement_for(weights: &Weights, placement: Placement) -> Placement {
+    let of_learner = Placement {
+        dtype: DTypeChoice::Auto,
+        ..placement
+    };
+    let (dtype, of_learner) = (placement.dtype, of_learner.or_dtype_of(weights).dtype);
+    if dtype != DTypeChoice::Auto && dtype != of_learner {
+        tracing::warn!(
+            "this actor samples in {dtype:?}, and the learner trains in {of_learner:?}: their \
+             log-probabilities differ, and the weights of the run depend on which actor samples; \
+             leave dtype at auto"
+        );
+    }
+    placement.or_dtype_of(weights)
 }

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use actor::{EpisodeSettings, Retry, RolloutLimits};
+use actor::{EpisodeSettings, ExpectedEnvironment, Retry, RolloutLimits};
 use policy::Model;
 use proto::{
     Transport, env_client,
@@ -249,6 +249,7 @@ pub(crate) fn episode_settings(
         limits,
         reward_profile: String::new(),
         step_budget: 0,
+        expected: ExpectedEnvironment::default(),
         retry: Retry::default(),
     }
 }

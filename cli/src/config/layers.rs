@@ -102,13 +102,46 @@ fn fit_context(preset: &mut Table, dir: &Path) {
 
 /// Merges `--set` and the flags into `table`.
 pub(super) fn merged_on(mut table: Table, args: &ConfigArgs) -> Result<Table> {
+    merge(&mut table, command_line(args)?);
+    let data = default_data(&table, env::var_os(DATA_VARIABLE))?;
+    merge(&mut table, data);
+    Ok(table)
+}
+
+/// Returns what `--set` and the flags give.
+fn command_line(args: &ConfigArgs) -> Result<Table> {
+    let mut table = Table::new();
     for assignment in &args.set {
         merge(&mut table, with_names_here(parse_assignment(assignment)?)?);
     }
     merge(&mut table, flags(args)?);
-    let data = default_data(&table, env::var_os(DATA_VARIABLE))?;
-    merge(&mut table, data);
     Ok(table)
+}
+
+/// Checks that a command reads what its command line gives. `read` has the sections that it reads.
+/// A file may have those of all roles.
+pub(super) fn check_read(args: &ConfigArgs, read: &Table) -> Result<()> {
+    let exists = to_table(&RunConfig::default())?;
+    let is_unread = |name: &&String| exists.contains_key(*name) && !read.contains_key(*name);
+    let given = command_line(args)?;
+    let Some(unread) = given.keys().find(is_unread) else {
+        return Ok(());
+    };
+    let read: Vec<&str> = read.keys().map(String::as_str).collect();
+    bail!(
+        "the setting {} has no effect here, since this command reads {}; give it to the command \
+         that reads it, or leave it out",
+        first_name(unread, &given[unread]),
+        read.join(", ")
+    )
+}
+
+/// Returns the first full name in a setting or a section.
+fn first_name(name: &str, value: &Value) -> String {
+    match value.as_table().and_then(|section| section.iter().next()) {
+        Some((inner, value)) => format!("{name}.{}", first_name(inner, value)),
+        None => name.to_owned(),
+    }
 }
 
 /// Deserializes a role's settings. Sections of other roles are allowed and not read.

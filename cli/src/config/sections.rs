@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use learner::LearnerConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -236,6 +236,33 @@ impl EvaluationConfig {
             every => every,
         };
         (0..last).step_by(every as usize).chain([last])
+    }
+
+    /// Checks that evaluations have the questions of those that the run `begun` has.
+    ///
+    /// # Errors
+    /// Names the setting that differs.
+    pub(crate) fn check_questions_of(&self, begun: &Self) -> Result<()> {
+        for (name, own, begun) in [
+            ("questions", self.questions, begun.questions),
+            (
+                "unseen_questions",
+                self.unseen_questions,
+                begun.unseen_questions,
+            ),
+            (
+                "curve_questions",
+                self.curve_questions,
+                begun.curve_questions,
+            ),
+        ] {
+            ensure!(
+                own == begun,
+                "evaluation.{name} is {own}, and {begun} in the run that is resumed, whose table \
+                 compares policies on the same questions; give {begun}, or begin another run"
+            );
+        }
+        Ok(())
     }
 
     /// Checks that the points of the learning curve have checkpoints.

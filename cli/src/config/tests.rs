@@ -415,17 +415,53 @@ fn role<T: RoleSettings>(assignments: &[&str]) -> Result<T> {
     super::resolve(&set(assignments))
 }
 
+/// Resolves the settings of a role from a file.
+fn role_of_file<T: RoleSettings>(settings: &str) -> Result<T> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("settings.toml");
+    fs::write(&path, settings).unwrap();
+    super::resolve(&ConfigArgs {
+        config: Some(path),
+        ..ConfigArgs::default()
+    })
+}
+
+/// On its command line, a setting of another role would have no effect.
+#[test]
+fn the_command_line_of_a_role_has_its_own_settings_only() {
+    let refusal = |refused: anyhow::Error| format!("{refused:#}");
+    let set = ["learner.optimizer.learning_rate=1"];
+    let error = refusal(role::<EnvNodeRole>(&set).unwrap_err());
+    let expected = "setting learner.optimizer.learning_rate has no effect here, since this command \
+                    reads data, env, env_node";
+    assert!(error.contains(expected), "{error}");
+    let flags = |flags: ConfigArgs| refusal(super::resolve::<LearnerRole>(&flags).unwrap_err());
+    let databases = ConfigArgs {
+        databases: Some(vec!["zoo_2".to_owned()]),
+        ..ConfigArgs::default()
+    };
+    assert!(flags(databases).contains("data.databases"));
+    let seed = ConfigArgs {
+        seed: Some(3),
+        ..ConfigArgs::default()
+    };
+    assert!(refusal(super::resolve::<ActorRole>(&seed).unwrap_err()).contains("seed"));
+    super::resolve::<LearnerRole>(&seed).unwrap();
+}
+
 /// What only `train` cannot use does not concern a role, but a misspelt section or setting of its
 /// own does.
 #[test]
 fn a_role_reads_its_own_sections_only() {
-    let foreign = ["evaluation.every_steps=12", "warm_start.hasty_share=2"];
-    role::<EnvNodeRole>(&foreign).unwrap();
-    role::<ActorRole>(&foreign).unwrap();
-    role::<RankRole>(&foreign).unwrap();
+    let evaluation = "[evaluation]\nevery_steps = 12\n";
+    let foreign = format!("{evaluation}[warm_start]\nhasty_share = 2\n");
+    role_of_file::<EnvNodeRole>(&foreign).unwrap();
+    role_of_file::<ActorRole>(&foreign).unwrap();
+    role_of_file::<RankRole>(&foreign).unwrap();
     // Its actors play the evaluations.
-    assert!(role::<LearnerRole>(&foreign[..1]).is_err());
-    let learner: LearnerRole = role(&[foreign[1], "env.step_budget=7"]).unwrap();
+    assert!(role_of_file::<LearnerRole>(evaluation).is_err());
+    let others = "[warm_start]\nhasty_share = 2\n[env]\nstep_budget = 7\n";
+    let learner: LearnerRole = role_of_file(others).unwrap();
     let written = to_toml(&learner).unwrap();
     assert!(written.contains("step_budget = 7"), "{written}");
     for (set, part) in [

@@ -10,7 +10,7 @@ use crate::{
     success::succeed,
 };
 
-const SETTINGS: [&str; 9] = [
+const SETTINGS: [&str; 8] = [
     "learner.curriculum=[{groups=3, difficulties=[\"level-0\", \"level-1\"]}]",
     "learner.steps=2",
     "learner.groups_per_step=2",
@@ -19,7 +19,6 @@ const SETTINGS: [&str; 9] = [
     "evaluation.questions=20",
     "evaluation.unseen_questions=20",
     "evaluation.curve_questions=20",
-    "imitation.enabled=false",
 ];
 
 /// The evaluations of a run, by policy, step, split and mode.
@@ -68,7 +67,8 @@ fn three_processes_give_the_weights_and_the_table_of_one() {
     let settings: Vec<&str> = SETTINGS.iter().flat_map(|it| ["--set", it]).collect();
     let runs_dir = dir.path().to_str().unwrap();
     let local = [
-        &["train", "--runs-dir", runs_dir, "--name", "one"],
+        &["train", "--runs-dir", runs_dir, "--name", "one"][..],
+        &["--set", "imitation.enabled=false"][..],
         &settings[..],
     ]
     .concat();

@@ -47,6 +47,38 @@ fn groups_wait_for_an_env_node_that_is_away() {
     assert_eq!(failed, 0);
 }
 
+/// The actor ends with the reason, and the learner waits for the data of its run.
+#[test]
+fn an_env_node_that_returns_with_other_data_does_not_change_the_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected = trained_alone(dir.path());
+    let listen = free_address();
+    let env_node = |more: &[&str]| serve(&[&["env-node", "--listen", &listen], more].concat());
+    let (first, env) = env_node(&[]);
+    let run = dir.path().join("run");
+    let (mut learner, address) = serve(&learner_args("127.0.0.1:0", &env, run.to_str().unwrap()));
+    let actor = sqlenv(&["actor", "--env", &env, "--learner", &address])
+        .stderr(Stdio::piped())
+        .spawn();
+    let is_base = |key: &String| key.contains("base") && key.contains("sampled");
+    while !evaluations(&run).keys().any(is_base) {
+        sleep(Duration::from_millis(5));
+    }
+    drop(first);
+    let (other, _) = env_node(&["--databases", "brewery"]);
+    let ended = actor.unwrap().wait_with_output().unwrap();
+    let log = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{log}");
+    let reason = "error: Env.Reset failed: this node serves data";
+    assert!(log.contains(reason) && log.contains("--databases"), "{log}");
+    assert!(learner.0.try_wait().unwrap().is_none(), "the run goes on");
+    drop(other);
+    let (_same, _) = env_node(&[]);
+    let _actor = start_actor(&env, &address, &[]);
+    assert!(learner.0.wait().unwrap().success());
+    assert!(weights(&run) == expected);
+}
+
 /// Nothing serves there. Without a word, a mistyped address looks like a slow start.
 #[test]
 fn a_learner_names_what_it_waits_for() {

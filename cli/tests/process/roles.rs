@@ -61,6 +61,7 @@ fn a_run_over_tcp_survives_a_killed_actor() {
     let info = std::fs::read_to_string(Path::new(run_dir).join("run.json")).unwrap();
     assert!(info.contains("\"finished\""), "{info}");
     other_settings_are_refused(&args, Path::new(run_dir));
+    other_evaluations_are_refused(&args);
     a_run_continues_on_its_own_data_only(&args, Path::new(run_dir));
     let weights = |dir| std::fs::read(Path::new(run_dir).join(dir).join("model.safetensors"));
     assert!(weights("model").unwrap() == weights("checkpoints/step_6/hf").unwrap());
@@ -96,6 +97,15 @@ fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
     assert!(!output.status.success());
     assert!(text.contains("other settings"), "{text}");
     assert_eq!(config(), before);
+}
+
+/// A learner refuses evaluations on other questions than those of the run.
+fn other_evaluations_are_refused(args: &[&str]) {
+    let other = ["--set", "evaluation.curve_questions=7"];
+    let output = sqlenv(args).args(other).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(text.contains("evaluation.curve_questions is 7"), "{text}");
 }
 
 /// A learner refuses the env-node of other data.

@@ -8,14 +8,13 @@ use crate::{
     success::succeed,
 };
 
-pub(crate) const SETTINGS: [&str; 7] = [
+pub(crate) const SETTINGS: [&str; 6] = [
     "learner.steps=2",
     "learner.groups_per_step=2",
     "learner.checkpoint.every_steps=1",
     "evaluation.every_steps=0",
     "evaluation.questions=8",
     "evaluation.unseen_questions=0",
-    "imitation.enabled=false",
 ];
 
 /// Trains in one process and returns the weights.
@@ -23,7 +22,10 @@ pub(crate) fn trained_alone(dir: &Path) -> Vec<u8> {
     let settings: Vec<&str> = SETTINGS.iter().flat_map(|it| ["--set", it]).collect();
     let runs_dir = dir.to_str().unwrap();
     let train = ["train", "--runs-dir", runs_dir, "--name", "alone"];
-    succeed(&mut sqlenv(&[&train, &settings[..]].concat()));
+    let without_imitation = ["--set", "imitation.enabled=false"];
+    succeed(&mut sqlenv(
+        &[&train, &settings[..], &without_imitation].concat(),
+    ));
     weights(&dir.join("alone"))
 }
 

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Every part of the loss is on, so that each step has all metrics.
-const SETTINGS: [&str; 10] = [
+const SETTINGS: [&str; 9] = [
     "learner.ranks.count=2",
     "learner.dynamic_sampling=false",
     "learner.loss.entropy_coef=0.01",
@@ -31,7 +31,6 @@ const SETTINGS: [&str; 10] = [
     "evaluation.questions=8",
     "evaluation.unseen_questions=2",
     "evaluation.curve_questions=8",
-    "imitation.enabled=false",
 ];
 
 /// The processes of a run, with their admin ports.

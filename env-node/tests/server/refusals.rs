@@ -6,7 +6,7 @@ use env::{EnvSettings, SqlLimits};
 use env_node::{EnvNodeSettings, ServerConfig};
 use proto::{
     EnvClient,
-    v1::{ErrorReason, ListQuestionsRequest, ResetRequest, StepRequest},
+    v1::{ErrorReason, InfoRequest, ListQuestionsRequest, ResetRequest, StepRequest},
 };
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -147,6 +147,41 @@ async fn a_request_for_something_unknown_is_refused_with_its_name() {
         assert_eq!(resource.resource_type, kind);
         assert!(status.message().len() < 1_100, "{}", status.message().len());
         assert!(status.message().contains(hint), "{status}");
+    }
+}
+
+/// A node that was started again may serve other data than the run of its caller.
+#[tokio::test]
+async fn a_reset_for_another_environment_is_refused() {
+    let served = Served::start(EnvSettings::default()).await;
+    let mut client = served.client();
+    let info = client.info(InfoRequest {}).await.unwrap().into_inner();
+    let expecting = |data_sha256: &str, environment_version: &str| ResetRequest {
+        data_sha256: data_sha256.to_owned(),
+        environment_version: environment_version.to_owned(),
+        ..ResetRequest::default()
+    };
+    for request in [
+        expecting("", ""),
+        expecting(&info.data_sha256, ""),
+        expecting(&info.data_sha256, &info.environment_version),
+    ] {
+        client.reset(request).await.unwrap();
+    }
+    for (request, own, remedy) in [
+        (expecting("abc", ""), info.data_sha256.as_str(), "--data"),
+        (
+            expecting(&info.data_sha256, "abc"),
+            info.environment_version.as_str(),
+            "[env] settings",
+        ),
+    ] {
+        let status = client.reset(request).await.unwrap_err();
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert_eq!(reason(&status), ErrorReason::ForeignEnvironment);
+        for part in [own, "abc", remedy] {
+            assert!(status.message().contains(part), "{status}");
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod terms;
 mod tests;
 
 use std::{
+    cmp::Ordering,
     fs::File,
     io::{self, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
@@ -158,12 +159,18 @@ impl Journal {
 
     fn check_newest_term(&self) -> Result<()> {
         let newest = terms::newest(&self.run_dir)?;
-        if newest == self.term {
-            return Ok(());
+        match newest.cmp(&self.term) {
+            Ordering::Equal => Ok(()),
+            Ordering::Greater => Err(LearnerError::Replaced {
+                run: self.run_dir.display().to_string(),
+            }),
+            Ordering::Less => Err(LearnerError::Broken {
+                path: self.run_dir.clone(),
+                reason: "the run folder was moved or removed under the running learner; start it \
+                         again on the folder where it is now"
+                    .to_owned(),
+            }),
         }
-        Err(LearnerError::Replaced {
-            run: self.run_dir.display().to_string(),
-        })
     }
 
     /// Records that a policy version is published. An actor gets the version after that.

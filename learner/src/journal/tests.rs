@@ -115,6 +115,24 @@ fn a_learner_that_was_replaced_stops_and_its_last_group_does_not_count() {
     assert_eq!(indices(run.path()), [1, 3]);
 }
 
+#[test]
+fn a_folder_that_is_moved_under_its_learner_is_named() {
+    let parent = tempfile::tempdir().unwrap();
+    let run = parent.path().join("run");
+    fs::create_dir(&run).unwrap();
+    let (mut journal, _) = opened(&run, 0);
+    append(&mut journal, 1);
+    fs::rename(&run, parent.path().join("elsewhere")).unwrap();
+    for fault in [
+        journal.check_newest().unwrap_err(),
+        journal.publish(1).unwrap_err(),
+    ] {
+        let text = fault.to_string();
+        assert!(text.contains("moved or removed"), "{text}");
+        assert!(!text.contains("another learner"), "{text}");
+    }
+}
+
 /// A learner that is killed after it began a term leaves a file without header.
 #[test]
 fn a_term_that_was_begun_only_replaces_the_one_before_and_has_no_groups() {

@@ -152,7 +152,12 @@ impl Learner {
     /// Accepts only actors of this identity from now on, and plays their episodes again at `env`.
     /// Without it all actors are trusted, which suits those of this process.
     pub fn guard(&self, identity: ActorIdentity, env: EnvClient) {
-        let verifier = Verifier::new(env, &self.context.config, self.context.run_seed);
+        let verifier = Verifier::new(
+            env,
+            identity.clone(),
+            &self.context.config,
+            self.context.run_seed,
+        );
         if self.context.gate.set((identity, verifier)).is_err() {
             tracing::warn!("the run has an identity already, which stays");
         }

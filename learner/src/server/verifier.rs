@@ -19,8 +19,8 @@ use policy::random::derive_seed;
 use proto::{
     EnvClient, RareWarning, may_pass, status_text,
     v1::{
-        Action, Observation, ReplayRequest, ReplayResponse, ResetRequest, ResetResponse,
-        RewardComponents, StepResponse, Trajectory, Turn,
+        Action, ActorIdentity, Observation, ReplayRequest, ReplayResponse, ResetRequest,
+        ResetResponse, RewardComponents, StepResponse, Trajectory, Turn,
     },
 };
 use tokio::time::{sleep, timeout};
@@ -47,6 +47,7 @@ pub(crate) struct Verifier {
     env: EnvClient,
     run_seed: u64,
     reward_profile: String,
+    expected: ActorIdentity,
     step_budget: u32,
     share: f64,
     /// After it, an answer no longer helps: every lease has ended.
@@ -85,11 +86,22 @@ impl Played<'_> {
 }
 
 impl Verifier {
-    pub(crate) fn new(env: EnvClient, config: &LearnerConfig, run_seed: u64) -> Self {
+    /// Creates the verifier of a run whose actors play on `expected`.
+    pub(crate) fn new(
+        env: EnvClient,
+        expected: ActorIdentity,
+        config: &LearnerConfig,
+        run_seed: u64,
+    ) -> Self {
+        let profile = match config.rollout.reward_profile.as_str() {
+            "" => &expected.reward_profile,
+            named => named,
+        };
         Self {
             env,
             run_seed,
-            reward_profile: config.rollout.reward_profile.clone(),
+            reward_profile: profile.to_owned(),
+            expected,
             step_budget: config.rollout.step_budget,
             share: config.trust.verified_share,
             patience: Duration::from_secs(config.lease_seconds.into()),
@@ -219,6 +231,8 @@ impl Verifier {
             episode_id: format!("{seed:x}/{}/{}", played.group, trajectory.member),
             reward_profile: self.reward_profile.clone(),
             step_budget: self.step_budget,
+            data_sha256: self.expected.data_sha256.clone(),
+            environment_version: self.expected.environment_version.clone(),
             ..ResetRequest::default()
         };
         let reset = || -> Call<ResetResponse> {
