@@ -3,6 +3,7 @@
 use std::{mem::ManuallyDrop, process::ExitCode};
 
 use anyhow::{Context as _, Result};
+use report::RunFolder;
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -53,10 +54,11 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
         Command::Compare(args) => compare::compare(&args, progress).await?,
         Command::Play(args) => play::play(&args, progress).await?,
         Command::Report(args) => {
-            stdout::print(format_args!(
-                "{}\n",
-                report::write(&args.run_dir)?.display()
-            ))?;
+            let written = report::write(&args.run_dir)?;
+            for damage in RunFolder::new(&args.run_dir).read()?.damage() {
+                tracing::warn!("{}; {}", damage.seen, damage.meaning);
+            }
+            stdout::print(format_args!("{}\n", written.display()))?;
         }
         Command::Trajectories(args) => trajectories::write(&args)?,
         Command::Fetch(args) => run_place::fetch(&args, &shutdown).await?,

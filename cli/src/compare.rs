@@ -321,7 +321,7 @@ impl Round<'_> {
                 actor::evaluate(&policies, &settings, questions, seed, concurrency, on_done).await
             }
         };
-        stage.finish(&success_text(&metrics));
+        stage.finish(&success_text(&metrics, &episodes));
         let failed = episodes.iter().find(|episode| !episode.failure.is_empty());
         if let Some(first) = failed.filter(|_| metrics.failed == questions.len() as u64) {
             bail!(

@@ -6,7 +6,7 @@ use std::{
 };
 
 use actor::{EpisodeRecord, Policy};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use policy::Model;
 use report::{CorrectCount, DecodingMode, Evaluation, PolicyName, SETTINGS, SuccessRate};
 use tokio_util::sync::CancellationToken;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::{ConfigArgs, EvalArgs, PolicyChoice},
     config::{self, RoleSettings as _, RunConfig},
-    evaluation::{EvaluatedPolicy, Evaluator, table_questions},
+    evaluation::{EvaluatedPolicy, Evaluator, failure_text, table_questions},
     model_source, out_file,
     progress::Progress,
     setup::{self, Setup},
@@ -71,7 +71,7 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         out_file::write_json_lines(path, evaluator.transcripts(name, &episodes))?;
     }
     stdout::print(summary(&evaluation))?;
-    report_failures(&evaluation, &episodes, progress)
+    check_failures(&evaluation, &episodes)
 }
 
 /// Checks what would be found only after the work.
@@ -95,28 +95,13 @@ fn model(policy: PolicyChoice, config: &RunConfig) -> Result<Model> {
     }
 }
 
-/// Prints how many episodes failed, with the first failure. Returns an error if all failed.
-fn report_failures(
-    evaluation: &Evaluation,
-    episodes: &[EpisodeRecord],
-    progress: &Progress,
-) -> Result<()> {
-    let Some(first) = episodes.iter().find(|episode| !episode.failure.is_empty()) else {
-        return Ok(());
-    };
-    let failed = format!(
-        "{} of {} episodes failed and count as wrong; {}: {}",
-        evaluation.metrics.failed,
-        evaluation.metrics.success.questions,
-        first.question_id,
-        first.failure
-    );
-    ensure!(
-        evaluation.metrics.failed < evaluation.metrics.success.questions,
-        failed
-    );
-    progress.print(&failed);
-    Ok(())
+/// Returns an error if every episode failed.
+fn check_failures(evaluation: &Evaluation, episodes: &[EpisodeRecord]) -> Result<()> {
+    let metrics = &evaluation.metrics;
+    match failure_text(metrics, episodes) {
+        Some(failures) if metrics.failed == metrics.success.questions => bail!(failures),
+        _ => Ok(()),
+    }
 }
 
 /// Resolves the settings. The model of a run has the settings of the run, unless a preset or a file

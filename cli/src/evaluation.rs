@@ -113,8 +113,8 @@ pub(crate) fn table_questions(
     Ok(split_off_last(&mut questions, count.unwrap_or(usize::MAX)))
 }
 
-/// Describes the accuracy of an evaluation.
-pub(crate) fn success_text(metrics: &EvaluationMetrics) -> String {
+/// Describes the accuracy of an evaluation, with the reason of a failed episode if there is one.
+pub(crate) fn success_text(metrics: &EvaluationMetrics, episodes: &[EpisodeRecord]) -> String {
     let success = metrics.success;
     let mut text = format!(
         "{:.1} % correct ({:.1}–{:.1})",
@@ -122,10 +122,23 @@ pub(crate) fn success_text(metrics: &EvaluationMetrics) -> String {
         100.0 * success.wilson_low,
         100.0 * success.wilson_high
     );
-    if metrics.failed > 0 {
-        text += &format!(", {} failed and count as wrong", metrics.failed);
+    if let Some(failures) = failure_text(metrics, episodes) {
+        text += &format!(", {failures}");
     }
     text
+}
+
+/// Says how many episodes failed, and why the first did; none if none failed.
+pub(crate) fn failure_text(
+    metrics: &EvaluationMetrics,
+    episodes: &[EpisodeRecord],
+) -> Option<String> {
+    let first = episodes.iter().find(|it| !it.failure.is_empty())?;
+    let (failed, reason) = (metrics.failed, report::safe_line(&first.failure));
+    let question_id = report::safe_line(&first.question_id);
+    Some(format!(
+        "{failed} failed and count as wrong; {question_id}: {reason}"
+    ))
 }
 
 /// Returns the settings of episodes that are rolled out as in training.
@@ -377,7 +390,7 @@ impl Evaluator<'_> {
             |done| stage.set(done as u64),
         );
         let (metrics, episodes) = unless_interrupted(self.shutdown, evaluation).await?;
-        stage.finish(&success_text(&metrics));
+        stage.finish(&success_text(&metrics, &episodes));
         learner::metrics::evaluation_played(
             &evaluated.title(split),
             evaluated.step,

@@ -16,7 +16,7 @@ use axum::{
     routing::get,
 };
 use learner::{Learner, LearnerConfig, ObservedActor, ObservedEnvNode};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use policy::Chat;
 use proto::{latency_quantile, v1::Question};
 use report::{
@@ -73,6 +73,10 @@ struct LiveRecords {
 }
 
 impl LiveRun {
+    fn lock(&self) -> MutexGuard<'_, LiveRecords> {
+        self.0.records.lock()
+    }
+
     /// Shows a run that is open now, with the records that its folder has.
     pub(crate) fn begin(
         &self,
@@ -103,7 +107,7 @@ impl LiveRun {
             tracing::warn!("the live page lacks what the run has recorded: {error:#}");
             RunRecords::default()
         });
-        let mut records = self.0.records.lock();
+        let mut records = self.lock();
         records.steps = known.steps;
         // The run repeats the steps after its checkpoint.
         let is_made = |it: &LearnerStepRecord| it.step <= version;
@@ -119,7 +123,7 @@ impl LiveRun {
 
     /// Adds a step.
     pub(crate) fn step(&self, step: &LearnerStepRecord) {
-        let mut records = self.0.records.lock();
+        let mut records = self.lock();
         records.steps.push(step.clone());
         if records.steps.len() > MAX_STEPS {
             records.steps = shorten_steps(std::mem::take(&mut records.steps));
@@ -130,30 +134,30 @@ impl LiveRun {
     /// Reads the evaluations of the run folder again.
     pub(crate) fn evaluated(&self, folder: &RunFolder) {
         match folder.evaluations() {
-            Ok(known) => self.0.records.lock().evaluations = known,
+            Ok(known) => self.lock().evaluations = known,
             Err(error) => tracing::warn!("the live page lacks an evaluation: {error:#}"),
         }
-        self.0.records.lock().progressed = Some(Instant::now());
+        self.lock().progressed = Some(Instant::now());
     }
 
     /// Sets whether this process plays an evaluation, in which it makes no steps.
     pub(crate) fn set_evaluating(&self, is_evaluating: bool) {
-        self.0.records.lock().is_evaluating = is_evaluating;
+        self.lock().is_evaluating = is_evaluating;
     }
 
     /// Shows what the run does after GRPO, in which it needs no actors and makes no steps.
     pub(crate) fn grpo_ended(&self) {
-        self.0.records.lock().is_after_grpo = true;
+        self.lock().is_after_grpo = true;
     }
 
     /// Shows that the run has ended.
     pub(crate) fn end(&self, state: RunStatus) {
-        self.0.records.lock().state = Some(state);
+        self.lock().state = Some(state);
     }
 
     /// Keeps the process for a moment if somebody watches, so that they see the end.
     pub(crate) async fn linger(&self) {
-        let watched = self.0.records.lock().watched;
+        let watched = self.lock().watched;
         if watched.is_some_and(|watched| watched.elapsed() < WATCHING) {
             tokio::time::sleep(LINGER).await;
         }
@@ -180,7 +184,7 @@ impl LiveRun {
 
     /// Returns the status for somebody who watches; none before the run is open.
     fn watch(&self) -> Option<LiveStatus> {
-        self.0.records.lock().watched = Some(Instant::now());
+        self.lock().watched = Some(Instant::now());
         self.status()
     }
 
@@ -189,14 +193,14 @@ impl LiveRun {
         let (records, progressed) = self.records(&run.info);
         let mut status = LiveStatus::of_records(&records, "", run.settings);
         status.episodes = run.episodes();
-        if self.0.records.lock().is_after_grpo {
+        if self.lock().is_after_grpo {
             status.findings = diagnose(&status);
             return Some(status);
         }
         status.is_live = true;
         status.silent_seconds = progressed.map(|it| it.elapsed().as_secs_f64());
         // Actors play the evaluations of a distributed run.
-        status.is_evaluating = self.0.records.lock().is_evaluating || run.learner.is_evaluating();
+        status.is_evaluating = self.lock().is_evaluating || run.learner.is_evaluating();
         let version = run.learner.snapshot().policy_version;
         let (actors, env_nodes) = run.learner.observe_actors();
         status.actors = actors
@@ -209,7 +213,7 @@ impl LiveRun {
     }
 
     fn records(&self, info: &RunInfo) -> (RunRecords, Option<Instant>) {
-        let records = self.0.records.lock();
+        let records = self.lock();
         let info = RunInfo {
             status: records.state.unwrap_or(RunStatus::Running),
             ..info.clone()

@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use actor::{ActorConfig, EpisodeRecord, evaluation_of};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail};
 use baselines::{RandomPolicy, ScriptedPolicy};
 use learner::{EvaluationPlan, EvaluationSet};
 use policy::{Chat, random::derive_seed};
@@ -21,8 +21,8 @@ use report::{CURVE_SPLIT, DecodingMode, EVAL_SPLIT, Evaluation, PolicyName, RunF
 use crate::{
     config::LearnerRole,
     evaluation::{
-        EvaluatedPolicy, EvaluationQuestions, episode_settings, record, sampling, success_text,
-        transcript,
+        EvaluatedPolicy, EvaluationQuestions, episode_settings, failure_text, record, sampling,
+        success_text, transcript,
     },
     model_folder::is_best,
     progress::Progress,
@@ -148,16 +148,16 @@ impl<'a> PlayedEvaluations<'a> {
             let played =
                 actor::evaluate(&[&policy], &settings, questions, seed, concurrency, |_| ()).await;
             let (metrics, episodes) = played;
-            let failed = metrics.failed;
-            ensure!(
-                failed == 0,
-                "{failed} episodes of the random policy on {split} failed outside the policy; \
-                 check that the env-nodes run, then start the learner again"
-            );
+            if let Some(failures) = failure_text(&metrics, &episodes) {
+                bail!(
+                    "episodes of the random policy on {split}: {failures}; check that the \
+                     env-nodes run, then start the learner again"
+                );
+            }
             self.progress.print(&format!(
                 "{}: {}",
                 evaluated.title(split),
-                success_text(&metrics)
+                success_text(&metrics, &episodes)
             ));
             self.append(&evaluated.evaluation(split, metrics), episodes)?;
         }
@@ -202,7 +202,7 @@ impl<'a> PlayedEvaluations<'a> {
         self.progress.print(&format!(
             "step {version}: {name}: {} episodes, {}",
             episodes.len(),
-            success_text(&metrics)
+            success_text(&metrics, &episodes)
         ));
         let evaluation = planned.evaluated.evaluation(planned.split, metrics);
         if is_best(&self.folder.evaluations()?, &evaluation) {

@@ -94,7 +94,7 @@ async fn on_transcripts(
     let (run, files, shown) = (config.clone(), files.to_owned(), progress.clone());
     let open = move || {
         let base = setup::base_model(&run.model, run.seed, run.placement())?;
-        let episodes = read(&files, &base.chat, &shown)?;
+        let episodes = read(&files, &base, &shown)?;
         Ok((base, episodes))
     };
     let (base, episodes) = read_unless_interrupted(shutdown, open).await?;
@@ -111,37 +111,42 @@ async fn on_transcripts(
     Ok(trained)
 }
 
-/// Reads all conversations, and prints how many are used.
-fn read(files: &[PathBuf], chat: &Chat, progress: &Progress) -> Result<Vec<Segment>> {
+/// Reads all conversations, and prints how many are used. Those that do not fit into the model's
+/// context are left out: it would learn what it never uses.
+fn read(files: &[PathBuf], model: &Model, progress: &Progress) -> Result<Vec<Segment>> {
+    let most = model.config.max_positions;
     let mut episodes = Vec::new();
-    let mut wrong = 0;
+    let (mut wrong, mut long) = (0, 0);
     for file in files {
-        let before = episodes.len() + wrong;
+        let before = episodes.len() + wrong + long;
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read --transcripts {}", file.display()))?;
         let lines = text.lines().enumerate();
         for (number, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
-            match conversation(chat, line).map_err(|fault| located(file, number, &fault))? {
+            let read = conversation(&model.chat, line);
+            match read.map_err(|fault| located(file, number, &fault))? {
+                Some(episode) if episode.tokens.len() > most => long += 1,
                 Some(episode) => episodes.push(episode),
                 None => wrong += 1,
             }
         }
         ensure!(
-            episodes.len() + wrong > before,
+            episodes.len() + wrong + long > before,
             "--transcripts {} has no conversation; give one as a line of JSON, or leave the file out",
             file.display()
         );
     }
     ensure!(
         !episodes.is_empty(),
-        "no conversation can be imitated: all {wrong} have `correct: false`"
+        "no conversation can be imitated: {wrong} have `correct: false`, and {long} are longer than \
+         the model's context of {most} tokens; split them"
     );
     let tokens: usize = episodes.iter().map(|it| it.tokens.len()).sum();
     let learned = episodes.iter().flat_map(|it| &it.mask);
     let learned = learned.filter(|&&mask| mask == 1).count();
     progress.print(&format!(
-        "{} conversations of {tokens} tokens, {learned} of the assistant; {wrong} left out, \
-         because they have `correct: false`",
+        "{} conversations of {tokens} tokens, {learned} of the assistant; left out are {wrong} with \
+         `correct: false`, and {long} longer than the model's context of {most} tokens",
         episodes.len()
     ));
     Ok(episodes)

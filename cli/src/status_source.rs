@@ -122,7 +122,8 @@ impl WatchedFolder {
         // The journal is a view for people: a run whose checkpoint cannot be read still has a
         // status.
         status.episodes = self.newest_episodes(&records).unwrap_or_default();
-        status.findings = diagnose(&status);
+        status.findings = records.damage();
+        status.findings.extend(diagnose(&status));
         Ok(status)
     }
 

@@ -1,7 +1,7 @@
 //! Looks for damage in database files.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
@@ -74,18 +74,21 @@ pub fn unread_log(path: &Path) -> Option<PathBuf> {
         name.push(suffix);
         let log = PathBuf::from(name);
         let is_open = match suffix {
-            "-journal" => starts_with(&log, JOURNAL_MAGIC),
+            "-journal" => may_be_open(&log),
             _ => log.metadata().is_ok_and(|it| it.len() > 0),
         };
         is_open.then_some(log)
     })
 }
 
-/// Returns whether a file that can be read starts with these bytes.
-fn starts_with(path: &Path, bytes: [u8; 8]) -> bool {
-    let mut first = [0; 8];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut first));
-    read.is_ok() && first == bytes
+/// Returns whether there is a rollback journal whose transaction may not have ended.
+fn may_be_open(journal: &Path) -> bool {
+    let mut first = Vec::new();
+    let head = JOURNAL_MAGIC.len() as u64;
+    match File::open(journal).and_then(|file| file.take(head).read_to_end(&mut first)) {
+        Ok(_) => first == JOURNAL_MAGIC,
+        Err(fault) => fault.kind() != ErrorKind::NotFound,
+    }
 }
 
 /// Returns whether a finding is no damage: the schema uses a collation or a function that the

@@ -20,6 +20,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     error::ReportError,
+    live::{Finding, Severity},
     records::{
         DecodingMode, Evaluation, LearnerStepRecord, PolicyName, RunInfo, StageTime, Transcript,
     },
@@ -57,6 +58,25 @@ pub struct RunRecords {
 }
 
 impl RunRecords {
+    /// Returns a hint for each file that could not be read whole, since the report lacks a part of
+    /// it.
+    pub fn damage(&self) -> Vec<Finding> {
+        let finding = |(file, lines): (&&str, &usize)| Finding {
+            severity: Severity::Hint,
+            rule: "records-damaged".to_owned(),
+            seen: match lines {
+                1 => format!("one line of {file} could not be read"),
+                _ => format!("{lines} lines of {file} could not be read"),
+            },
+            meaning:
+                "tables and figures lack what they record; a crash cuts one line short, which a \
+                      resumed run writes again"
+                    .to_owned(),
+            remedy: format!("restore {file} from a copy, unless it was a crash"),
+        };
+        self.unreadable.iter().map(finding).collect()
+    }
+
     /// Returns whether there is nothing that a run writes.
     fn is_empty(&self) -> bool {
         let Self { info, config, .. } = self;
@@ -334,6 +354,10 @@ mod tests {
         let records = folder.read().unwrap();
         assert!(records.steps[0].metrics.is_empty());
         assert_eq!(records.unreadable, BTreeMap::from([(METRICS, 1)]));
+        let [damage] = &records.damage()[..] else {
+            panic!("one file is damaged");
+        };
+        assert_eq!(damage.seen, "one line of metrics.jsonl could not be read");
 
         let folder = RunFolder::create(dir.path()).unwrap();
         folder.append_step(&step(2, 2.0)).unwrap();

@@ -339,6 +339,21 @@ fn transcripts_without_a_conversation_are_named() {
     fs::write(&empty, "\n").unwrap();
     let text = complaint(&["sft", "--out", &out, "--transcripts", &empty]);
     assert!(text.contains("empty.jsonl has no conversation"), "{text}");
+    let (long, sql) = (path("long.jsonl"), "SELECT 'x' ".repeat(3_000));
+    let call = serde_json::json!({
+        "id": "c",
+        "type": "function",
+        "function": {"name": "query", "arguments": serde_json::json!({"sql": sql}).to_string()},
+    });
+    let conversation = serde_json::json!({"messages": [
+        {"role": "user", "content": "How many?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "1. x"},
+    ]});
+    fs::write(&long, conversation.to_string()).unwrap();
+    let text = complaint(&["sft", "--out", &out, "--transcripts", &long]);
+    let reason = "1 are longer than the model's context of 2048 tokens";
+    assert!(text.contains(reason), "{text}");
 }
 
 /// The work of hours is not lost to a mistyped path.

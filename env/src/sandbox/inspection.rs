@@ -36,7 +36,7 @@ pub(crate) fn inspect<T>(
     outcome.map_err(|error| match error.sqlite_error_code() {
         _ if meter.is_budget_spent() => format!(
             "has a table or view that takes more than {work_units} units of work to count; take it \
-             out"
+             out, or let `sqlenv data import` make a copy without it"
         ),
         Some(ErrorCode::OutOfMemory | ErrorCode::TooBig) => format!(
             "has a table or view that takes more than {} bytes of memory to read; take it out or \
