@@ -1,8 +1,8 @@
 //! A database on disk: its identity and its schema.
 //!
 //! Invariant: a [`Database`] exists only for a file whose SHA-256 was taken. SQLite reads the file
-//! as an immutable one, so `pool` runs nothing on a file that was changed since then. `sandbox` runs
-//! the agents' statements.
+//! as an immutable one, so `pool` checks again and again that it was not changed since. `sandbox`
+//! runs the agents' statements.
 
 use data::{DatabaseFile, sql_text::quoted};
 use rusqlite::Connection;

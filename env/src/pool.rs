@@ -38,6 +38,9 @@ const NO_MORE_FILES: [i32; 2] = [24, 23];
 
 /// For how long a caller waits: as long as a call to env-node may take by default.
 const CALL_TIME: Duration = Duration::from_secs(60);
+/// How often the file of an open database is checked. Checks at each statement would take a
+/// twentieth of the time of a step.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// What a job is assumed to take before one has run.
 const FIRST_GUESS: Duration = Duration::from_millis(100);
 
@@ -66,10 +69,18 @@ struct Load {
 
 /// The sandboxes that a thread keeps open, the last used first.
 struct Connections {
-    open: VecDeque<(String, Sandbox)>,
+    open: VecDeque<OpenDatabase>,
     capacity: usize,
     limits: SqlLimits,
     budget: WorkBudget,
+}
+
+/// A sandbox on a database.
+struct OpenDatabase {
+    name: String,
+    sandbox: Sandbox,
+    /// When the file was last compared with the one that was hashed.
+    checked: Instant,
 }
 
 impl Pool {
@@ -229,18 +240,35 @@ fn work(queue: &Mutex<Receiver<Job>>, mut connections: Connections) {
 impl Connections {
     fn get(&mut self, database: &Database) -> Result<&Sandbox, EnvError> {
         let key = &database.file.name;
-        check_unchanged(&database.file)?;
-        match self.open.iter().position(|(name, _)| name == key) {
+        match self.open.iter().position(|open| &open.name == key) {
             Some(index) => self.open.make_contiguous()[..=index].rotate_right(1),
             None => {
                 let sandbox = Sandbox::open(database, &self.limits, self.budget)
                     .map_err(|error| cannot_open(&database.file, &error))?;
+                check_unchanged(&database.file)?;
                 self.open.truncate(self.capacity - 1);
-                self.open.push_front((key.clone(), sandbox));
+                self.open.push_front(OpenDatabase {
+                    name: key.clone(),
+                    sandbox,
+                    checked: now(),
+                });
             }
         }
-        Ok(&self.open[0].1)
+        let first = &mut self.open[0];
+        if first.checked.elapsed() >= CHECK_EVERY {
+            check_unchanged(&database.file)?;
+            first.checked = now();
+        }
+        Ok(&first.sandbox)
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the edge: when a file is checked decides only how soon a change is found"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Explains why a database cannot be opened. SQLite reports a missing file and a process with too
@@ -316,21 +344,28 @@ mod tests {
         };
         let write = || create(&path, "INSERT INTO a VALUES (1)");
         let remove = || std::fs::remove_file(&path).unwrap();
-        let changes: [(&str, &dyn Fn()); 3] = [
-            ("has changed", &replace),
-            ("has changed", &write),
-            ("cannot be found", &remove),
+        let changes: [(bool, &str, &dyn Fn()); 5] = [
+            (false, "has changed", &replace),
+            (false, "has changed", &write),
+            (true, "has changed", &replace),
+            (true, "has changed", &write),
+            (true, "cannot be found", &remove),
         ];
         create(&path, "CREATE TABLE a (b)");
-        for (problem, change) in changes {
+        for (is_open, problem, change) in changes {
             let (pool, database) = pool_of(&path);
             let run = async || {
                 let job = |_: &Sandbox| Ok(());
                 pool.run(WorkBudget::Quick, Arc::clone(&database), job)
                     .await
             };
-            run().await.unwrap();
+            if is_open {
+                run().await.unwrap();
+            }
             change();
+            if is_open {
+                tokio::time::sleep(CHECK_EVERY).await;
+            }
             let error = run().await.unwrap_err().to_string();
             assert!(
                 error.contains("a.sqlite") && error.contains(problem),
