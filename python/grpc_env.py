@@ -168,6 +168,7 @@ class GrpcEnv:
         retry: RetryPolicy = RetryPolicy(),
         call_seconds: float = 30.0,
         security: Security = Security(),
+        data_sha256: str = "",
     ) -> None:
         """Creates the client. It connects at the first call.
 
@@ -177,8 +178,11 @@ class GrpcEnv:
             retry: How long to retry.
             call_seconds: The deadline of one attempt.
             security: TLS files and the bearer token.
+            data_sha256: The data on which episodes must be played, as `info().data_sha256` names
+                it. A node that serves other data refuses `reset`. If empty, any will do.
         """
         self.addresses = split_addresses(addresses)
+        self.data_sha256 = data_sha256
         self.retry = retry
         self.call_seconds = call_seconds
         self._metadata = security.metadata()
@@ -213,7 +217,8 @@ class GrpcEnv:
             step_budget: The number of actions. 0 means the default of the node.
 
         Raises:
-            EnvRefused: The question, split or profile does not exist.
+            EnvRefused: The question, split or profile does not exist, or the node serves other data
+                than `data_sha256`.
             EnvUnreachable: No node responded.
             EnvUnserved: A node responded, but could not serve the call.
         """
@@ -224,6 +229,7 @@ class GrpcEnv:
             episode_id=episode_id or uuid.uuid4().hex,
             reward_profile=reward_profile,
             step_budget=step_budget,
+            data_sha256=self.data_sha256,
         )
         reply, node = self._call("Reset", request, self._next_node())
         # A replay starts this question, also where the seed draws another one by now.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use policy::{Chat, Coordinates};
-use proto::EnvClient;
+use proto::{EnvClient, v1::ActorIdentity};
 
 use crate::{retry::Retry, rollout::RolloutLimits};
 
@@ -34,6 +34,15 @@ pub struct ExpectedEnvironment {
     pub data_sha256: String,
     /// The version of the rules.
     pub environment_version: String,
+}
+
+impl From<&ActorIdentity> for ExpectedEnvironment {
+    fn from(identity: &ActorIdentity) -> Self {
+        Self {
+            data_sha256: identity.data_sha256.clone(),
+            environment_version: identity.environment_version.clone(),
+        }
+    }
 }
 
 /// Names one episode: its question and the coordinates of its random numbers.

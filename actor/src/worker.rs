@@ -203,10 +203,7 @@ impl Actor {
                 "" => joined.identity.reward_profile.clone(),
                 _ => rollout.reward_profile,
             },
-            expected: ExpectedEnvironment {
-                data_sha256: joined.identity.data_sha256.clone(),
-                environment_version: joined.identity.environment_version.clone(),
-            },
+            expected: ExpectedEnvironment::from(&joined.identity),
             step_budget: rollout.step_budget,
             retry: config.env_retry,
         };

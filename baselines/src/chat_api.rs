@@ -166,7 +166,7 @@ impl ChatModel for ChatApi {
             "messages": messages,
             "tools": tools,
             "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
+            "temperature": decimal(self.temperature),
         });
         let answer = self.post(request.to_string().into_bytes()).await?;
         let invalid = |fault| Status::invalid_argument(format!("{}: {fault}", self.url));
@@ -174,6 +174,12 @@ impl ChatModel for ChatApi {
             .map_err(|fault| invalid(format!("no JSON: {fault}")))?;
         message_of(&answer).map_err(invalid)
     }
+}
+
+/// Returns the number that a user wrote: as `f64`, 0.7 would have the digits of its nearest `f32`.
+fn decimal(value: f32) -> f64 {
+    let written = value.to_string().parse();
+    written.unwrap_or(value.into())
 }
 
 /// Returns the message of an answer, or why there is none.

@@ -12,7 +12,7 @@ mod settings;
 mod training;
 
 use bench::gpu_check::GpuCheckArgs;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub(crate) use self::{
     credentials::{EnvCredentials, LearnerCredentials},
@@ -41,6 +41,35 @@ pub(crate) struct Args {
     pub(crate) command: Option<Command>,
     #[command(flatten)]
     pub(crate) log: LogArgs,
+}
+
+/// Flags that a role has in common with other commands, and refuses.
+const REFUSED_FLAGS: [(&str, &[&str]); 4] = [
+    ("env-node", &["seed", "model"]),
+    ("actor", &["seed", "data", "databases", "model"]),
+    ("learner", &["data", "databases"]),
+    ("rank", &["seed", "data", "databases", "model"]),
+];
+
+impl Args {
+    /// Parses the command line of this process. Ends the process if it cannot be used.
+    pub(crate) fn of_command_line() -> Self {
+        let matches = command().get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// Returns the command line, without a word about flags that are always refused.
+fn command() -> clap::Command {
+    let hidden = |role: clap::Command, flags: &[&'static str]| {
+        let hide =
+            |role: clap::Command, flag: &&'static str| role.mut_arg(*flag, |it| it.hide(true));
+        flags.iter().fold(role, hide)
+    };
+    let all = Args::command();
+    REFUSED_FLAGS.iter().fold(all, |all, (role, flags)| {
+        all.mut_subcommand(role, |role| hidden(role, flags))
+    })
 }
 
 /// Options of logs and traces.

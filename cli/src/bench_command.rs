@@ -1,14 +1,15 @@
 //! `sqlenv bench` and `sqlenv gpu-check`: adds settings and data to the arguments of the crate
 //! `bench`.
 
-use std::process::ExitCode;
+use std::{io::Write as _, process::ExitCode};
 
 use anyhow::Result;
 use bench::{
     BenchClusterArgs, BenchEnvArgs, BenchPolicyArgs, cluster::ClusterSettings,
     gpu_check::GpuCheckArgs,
 };
-use clap::{Parser, Subcommand, ValueEnum as _};
+use clap::{Parser, Subcommand};
+use tempfile::NamedTempFile;
 
 use crate::{
     args::ConfigArgs,
@@ -53,15 +54,17 @@ pub(crate) async fn bench(command: &BenchCommand, progress: &Progress) -> Result
         BenchCommand::Env(BenchEnvCommand { config, bench }) => {
             let settings: RunConfig = config::resolve(config)?;
             let dataset = setup::open_dataset(&settings.data, progress)?;
-            bench::env::bench_env(bench, &dataset, &role_arguments(config), &mut out).await
+            let (_file, arguments) = role_arguments(&settings)?;
+            bench::env::bench_env(bench, &dataset, &arguments, &mut out).await
         }
         BenchCommand::Policy(args) => bench::policy::bench_policy(args, &mut out).await,
         BenchCommand::Cluster(BenchClusterCommand { config, bench }) => {
             let run: RunConfig = config::resolve(config)?;
             // The env-nodes would each build missing data.
             setup::open_dataset(&run.data, progress)?;
+            let (_file, arguments) = role_arguments(&run)?;
             let settings = ClusterSettings {
-                arguments: role_arguments(config),
+                arguments,
                 group_size: run.learner.group_size,
                 is_cache_unbounded: run.actor.engine.kv_cache_bytes == 0
                     && run.device.open()?.is_cpu(),
@@ -76,39 +79,11 @@ pub(crate) async fn gpu_check(args: &GpuCheckArgs) -> Result<ExitCode> {
     bench::gpu_check::gpu_check(args, &mut stdout::lock()).await
 }
 
-/// Returns the arguments that give a process the same settings and data.
-fn role_arguments(config: &ConfigArgs) -> Vec<String> {
-    let ConfigArgs {
-        preset,
-        config: file,
-        set,
-        seed,
-        data,
-        databases,
-        model,
-    } = config;
-    let mut arguments = Vec::new();
-    let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
-    if let Some(preset) = preset.and_then(|preset| preset.to_possible_value()) {
-        flag("--preset", preset.get_name().to_owned());
-    }
-    if let Some(seed) = seed {
-        flag("--seed", seed.to_string());
-    }
-    if let Some(model) = model {
-        flag("--model", model.display().to_string());
-    }
-    if let Some(data) = data {
-        flag("--data", data.display().to_string());
-    }
-    if let Some(databases) = databases {
-        flag("--databases", databases.join(","));
-    }
-    if let Some(file) = file {
-        flag("--config", file.display().to_string());
-    }
-    for setting in set {
-        flag("--set", setting.clone());
-    }
-    arguments
+/// Writes the settings to a file, and returns it with the arguments that give them to a role. On its
+/// command line a role takes its own settings only.
+fn role_arguments(settings: &RunConfig) -> Result<(NamedTempFile, Vec<String>)> {
+    let mut file = NamedTempFile::with_suffix(".toml")?;
+    file.write_all(config::to_toml(settings)?.as_bytes())?;
+    let path = file.path().display().to_string();
+    Ok((file, vec!["--config".to_owned(), path]))
 }

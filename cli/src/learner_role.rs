@@ -68,7 +68,7 @@ pub(crate) async fn learner(
     let chat = base.chat.clone();
     let evaluations =
         PlayedEvaluations::new(&config, &questions.all, chat.clone(), &folder, progress);
-    let random = evaluations.play_random(&env);
+    let random = evaluations.play_random(&env, &questions.identity);
     unless_interrupted(&shutdown, random).await??;
     let base = placement.place(&base)?;
     let storage = place.storage();

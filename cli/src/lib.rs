@@ -48,14 +48,12 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 use args::{Args, Command};
 
 /// Parses the command line, runs one command, and reports its error once.
 pub fn main() -> ExitCode {
     threads::keep_candle_on_its_caller();
-    let args = Args::parse();
+    let args = Args::of_command_line();
     if !matches!(args.command, Some(Command::EnvNode(_))) {
         allocator::keep_freed_memory();
     }

@@ -7,14 +7,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use actor::{ActorConfig, EpisodeRecord, evaluation_of};
+use actor::{ActorConfig, EpisodeRecord, EpisodeSettings, evaluation_of};
 use anyhow::{Context as _, Result, bail};
 use baselines::{RandomPolicy, ScriptedPolicy};
 use learner::{EvaluationPlan, EvaluationSet};
 use policy::{Chat, random::derive_seed};
 use proto::{
     EnvClient,
-    v1::{Question, Trajectory},
+    v1::{ActorIdentity, Question, Trajectory},
 };
 use report::{CURVE_SPLIT, DecodingMode, EVAL_SPLIT, Evaluation, PolicyName, RunFolder};
 
@@ -128,12 +128,19 @@ impl<'a> PlayedEvaluations<'a> {
 
     /// Plays the random policy in this process, which needs no actor, and records what the folder
     /// does not have. The baseline is part of the comparison table.
-    pub(crate) async fn play_random(&self, env: &EnvClient) -> Result<()> {
+    pub(crate) async fn play_random(
+        &self,
+        env: &EnvClient,
+        identity: &ActorIdentity,
+    ) -> Result<()> {
         let config = self.config;
         let chat = Arc::new(self.chat.clone());
         let policy = ScriptedPolicy::new(Arc::clone(&chat), RandomPolicy);
         let retry = ActorConfig::default().env_retry;
-        let settings = episode_settings(env, &chat, &config.learner.rollout, retry);
+        let settings = EpisodeSettings {
+            expected: identity.into(),
+            ..episode_settings(env, &chat, &config.learner.rollout, retry)
+        };
         let evaluated = EvaluatedPolicy {
             policy: PolicyName::Random,
             step: 0,

@@ -136,20 +136,38 @@ fn read(files: &[PathBuf], model: &Model, progress: &Progress) -> Result<Vec<Seg
             file.display()
         );
     }
+    let left_out = left_out(wrong, long, most);
     ensure!(
         !episodes.is_empty(),
-        "no conversation can be imitated: {wrong} have `correct: false`, and {long} are longer than \
-         the model's context of {most} tokens; split them"
+        "no conversation can be imitated; left out: {left_out}"
     );
     let tokens: usize = episodes.iter().map(|it| it.tokens.len()).sum();
     let learned = episodes.iter().flat_map(|it| &it.mask);
     let learned = learned.filter(|&&mask| mask == 1).count();
     progress.print(&format!(
-        "{} conversations of {tokens} tokens, {learned} of the assistant; left out are {wrong} with \
-         `correct: false`, and {long} longer than the model's context of {most} tokens",
+        "{} conversations of {tokens} tokens, {learned} of the assistant; left out: {left_out}",
         episodes.len()
     ));
     Ok(episodes)
+}
+
+/// Says how many conversations are left out and why.
+fn left_out(wrong: usize, long: usize, most: usize) -> String {
+    let reasons = [
+        (wrong, "with `correct: false`".to_owned()),
+        (
+            long,
+            format!("longer than the model's context of {most} tokens"),
+        ),
+    ];
+    let reasons = reasons.iter().filter(|(count, _)| *count > 0);
+    let reasons: Vec<String> = reasons
+        .map(|(count, why)| format!("{count} {why}"))
+        .collect();
+    match reasons.is_empty() {
+        true => "none".to_owned(),
+        false => reasons.join(", "),
+    }
 }
 
 fn conversation(chat: &Chat, line: &str) -> Result<Option<Segment>, String> {

@@ -122,8 +122,9 @@ impl WatchedFolder {
         // The journal is a view for people: a run whose checkpoint cannot be read still has a
         // status.
         status.episodes = self.newest_episodes(&records).unwrap_or_default();
-        status.findings = records.damage();
-        status.findings.extend(diagnose(&status));
+        status.findings = diagnose(&status);
+        // Hints come last.
+        status.findings.extend(records.damage());
         Ok(status)
     }
 

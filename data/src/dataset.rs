@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::file_stamp::FileStamp;
+use crate::file_stamp::{FileStamp, HashedFile};
 use crate::{AnswerType, DataError, Question, hash, text};
 
 /// An immutable SQLite file.
@@ -49,13 +49,9 @@ impl DatabaseFile {
         })
     }
 
-    /// Returns whether the file was replaced or written to since it was opened. Its content is not
-    /// read.
-    ///
-    /// # Errors
-    /// The file cannot be found.
-    pub fn has_changed(&self) -> io::Result<bool> {
-        Ok(FileStamp::of(&self.path.metadata()?)? != self.stamp)
+    /// Returns what tells later whether the file has changed.
+    pub fn hashed(&self) -> HashedFile {
+        HashedFile::new(&self.sha256, self.stamp)
     }
 }
 

@@ -1,6 +1,14 @@
-//! Tells whether a file is still the one that it was, without reading it.
+//! Tells whether a file still has the content that was hashed, and reads it again only if it may have
+//! changed.
 
-use std::{fs::Metadata, io, time::SystemTime};
+use std::{
+    fs::{File, Metadata},
+    io,
+    path::Path,
+    time::SystemTime,
+};
+
+use crate::hash::open_file_sha256;
 
 /// Which file a path names, and the state that a write to it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +17,27 @@ pub(crate) struct FileStamp {
     modified: SystemTime,
     /// Device and number of the file; zero on systems that have none.
     id: (u64, u64),
+}
+
+/// A file that was hashed, and the states in which it was found since.
+#[derive(Clone, Debug)]
+pub struct HashedFile {
+    sha256: String,
+    /// The last state with the content that was hashed.
+    same: FileStamp,
+    /// The last state with other content.
+    other: Option<FileStamp>,
+}
+
+/// How a file compares with what was hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// It has the same content.
+    Same,
+    /// It has other content, and was not seen with it before.
+    Other,
+    /// It has other content, as it had at the last comparison.
+    StillOther,
 }
 
 impl FileStamp {
@@ -21,6 +50,45 @@ impl FileStamp {
             size_bytes: metadata.len(),
             modified: metadata.modified()?,
             id: id(metadata),
+        })
+    }
+}
+
+impl HashedFile {
+    pub(crate) fn new(sha256: &str, same: FileStamp) -> Self {
+        Self {
+            sha256: sha256.to_owned(),
+            same,
+            other: None,
+        }
+    }
+
+    /// Compares the file at `path` with what was hashed. Reads it only in a state in which it was
+    /// not seen before: copies, and file systems that number files anew, change the state and not
+    /// the content.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn compare(&mut self, path: &Path) -> io::Result<Comparison> {
+        let found = FileStamp::of(&path.metadata()?)?;
+        if found == self.same {
+            return Ok(Comparison::Same);
+        }
+        if self.other == Some(found) {
+            return Ok(Comparison::StillOther);
+        }
+        let mut file = File::open(path)?;
+        let opened = FileStamp::of(&file.metadata()?)?;
+        let is_same = open_file_sha256(&mut file)?.0 == self.sha256;
+        Ok(match is_same {
+            true => {
+                self.same = opened;
+                Comparison::Same
+            }
+            false => {
+                self.other = Some(opened);
+                Comparison::Other
+            }
         })
     }
 }

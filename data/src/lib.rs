@@ -38,6 +38,7 @@ pub use check::{CheckReport, check, queries_in_train};
 pub use dataset::{DatabaseFile, Dataset, LeftOut};
 pub use draft::{DraftProgress, DraftReport, DraftSettings, DraftSource, DraftedDatabase, draft};
 pub use error::DataError;
+pub use file_stamp::{Comparison, HashedFile};
 pub use generator::{DEFAULT_SEED, ProceduralData, WordShare, build, build_procedural};
 pub use hash::file_sha256;
 pub use import::{

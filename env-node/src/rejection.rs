@@ -58,6 +58,7 @@ impl From<EnvError> for Rejection {
             }
             EnvError::Setting { .. }
             | EnvError::Database { .. }
+            | EnvError::ChangedDatabase { .. }
             | EnvError::Dataset { .. }
             | EnvError::SelfTest { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -64,6 +64,7 @@ pub(crate) fn of(error: EnvError) -> Status {
             }
             (code, reason)
         }
+        EnvError::ChangedDatabase { .. } => return foreign_environment(&message),
         EnvError::Overloaded { .. } => (Code::ResourceExhausted, Reason::Overloaded),
         EnvError::WallClock { .. } => (Code::Unavailable, Reason::WallClock),
         EnvError::Internal(_) => (Code::Unavailable, Reason::NodeFault),

@@ -4,7 +4,10 @@
 //! as an immutable one, so `pool` checks again and again that it was not changed since. `sandbox`
 //! runs the agents' statements.
 
-use data::{DatabaseFile, sql_text::quoted};
+use std::sync::Arc;
+
+use data::{Comparison, DatabaseFile, HashedFile, sql_text::quoted};
+use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use crate::{
@@ -23,6 +26,7 @@ const SAMPLE_ROWS: usize = 5;
 #[derive(Clone, Debug)]
 pub(crate) struct Database {
     pub(crate) file: DatabaseFile,
+    hashed: Arc<Mutex<HashedFile>>,
     pub(crate) schema: Schema,
     /// Bytes of the longest row, or a little more.
     pub(crate) longest_row_bytes: u32,
@@ -44,35 +48,42 @@ impl Database {
             read_schema(connection, limits)
         })
         .map_err(refuse)?;
-        check_unchanged(file)?;
         if schema.tables.is_empty() {
             return Err(refuse("has no tables; build or copy it again".to_owned()));
         }
-        Ok(Self {
+        let database = Self {
             file: file.clone(),
+            hashed: Arc::new(Mutex::new(file.hashed())),
             schema,
             longest_row_bytes,
-        })
+        };
+        database.check_unchanged()?;
+        Ok(database)
     }
-}
 
-/// Checks that a file is still the one whose hash identifies it.
-///
-/// # Errors
-/// It was replaced or written to, or cannot be found.
-pub(crate) fn check_unchanged(file: &DatabaseFile) -> Result<(), EnvError> {
-    let reason = match file.has_changed() {
-        Ok(false) => return Ok(()),
-        Ok(true) => {
-            "has changed since it was opened; start again to use it as it is now".to_owned()
+    /// Checks that the file has the content whose hash identifies it.
+    ///
+    /// # Errors
+    /// It has another one, or cannot be read.
+    pub(crate) fn check_unchanged(&self) -> Result<(), EnvError> {
+        let DatabaseFile { name, path, .. } = &self.file;
+        let (name, path) = (name.clone(), path.clone());
+        match self.hashed.lock().compare(&path) {
+            Ok(Comparison::Same) => Ok(()),
+            Ok(comparison) => {
+                let changed = EnvError::ChangedDatabase { name, path };
+                if comparison == Comparison::Other {
+                    tracing::error!("{changed}");
+                }
+                Err(changed)
+            }
+            Err(error) => Err(EnvError::Database {
+                name,
+                path,
+                reason: format!("cannot be read: {error}; check that the file is still there"),
+            }),
         }
-        Err(error) => format!("cannot be found: {error}"),
-    };
-    Err(EnvError::Database {
-        name: file.name.clone(),
-        path: file.path.clone(),
-        reason,
-    })
+    }
 }
 
 fn read_schema(

@@ -31,6 +31,19 @@ pub enum EnvError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// A database file has another content than when it was opened, so its hash no longer says what
+    /// episodes are played on.
+    #[error(
+        "database {name:?} ({path}) has changed since it was opened; restore the file, or start \
+         again to use it as it is now, which a run on the old data refuses",
+        path = path.display()
+    )]
+    ChangedDatabase {
+        /// The database.
+        name: String,
+        /// Its file.
+        path: PathBuf,
+    },
     /// The sandbox lets a hostile statement pass, so the environment must not be served. Remedy:
     /// build from unchanged sources with the SQLite that they name.
     #[error(

@@ -201,6 +201,16 @@ pub enum DTypeChoice {
     Bf16,
 }
 
+impl fmt::Display for DTypeChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
 /// Where a process computes: the values of its settings `device` and `dtype`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {

@@ -59,6 +59,18 @@ def test_an_episode(real_node: Start) -> None:
         assert unknown.value.code is grpc.StatusCode.NOT_FOUND
 
 
+def test_a_node_with_other_data_is_refused(real_node: Start) -> None:
+    address = real_node().address
+    with GrpcEnv(address) as env:
+        data_sha256 = env.info().data_sha256
+    with GrpcEnv(address, data_sha256=data_sha256) as env:
+        env.reset()
+    with GrpcEnv(address, data_sha256="0" * 64) as env, pytest.raises(EnvRefused) as refused:
+        env.reset()
+    assert refused.value.reason == "FOREIGN_ENVIRONMENT"
+    assert data_sha256 in str(refused.value)
+
+
 def test_a_killed_node_alters_no_transcript(real_node: Start) -> None:
     undisturbed_node, first, second = (real_node() for _ in range(3))
 

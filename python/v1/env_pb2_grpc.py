@@ -110,9 +110,10 @@ class EnvServicer(object):
         UNAUTHENTICATED: the token is forged, altered, truncated, or signed with a key that this node
         does not have.
         FAILED_PRECONDITION: the token has expired, belongs to another environment version, or its
-        question's database differs on this node; only Reset helps.
+        question's database differs on this node; only Reset helps. Or the database's file has changed
+        since the node started.
         INVALID_ARGUMENT: no action.
-        INTERNAL: the database's file can no longer be opened, or has changed since the node started.
+        INTERNAL: the database's file can no longer be opened.
         UNAVAILABLE: also a query that exceeded the wall-clock limit; retry at this node. If the query
         exceeds it again in the same step, the response is an error observation.
         """

@@ -63,9 +63,8 @@ pub(super) fn placement_for(weights: &Weights, placement: Placement) -> Placemen
     let (dtype, of_learner) = (placement.dtype, of_learner.or_dtype_of(weights).dtype);
     if dtype != DTypeChoice::Auto && dtype != of_learner {
         tracing::warn!(
-            "this actor samples in {dtype:?}, and the learner trains in {of_learner:?}: their \
-             log-probabilities differ, and the weights of the run depend on which actor samples; \
-             leave dtype at auto"
+            "dtype is {dtype}, and the learner trains in {of_learner}: their log-probabilities differ, \
+             and the weights of the run depend on which actor samples; leave dtype at auto"
         );
     }
     placement.or_dtype_of(weights)

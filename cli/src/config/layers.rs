@@ -129,8 +129,8 @@ pub(super) fn check_read(args: &ConfigArgs, read: &Table) -> Result<()> {
     };
     let read: Vec<&str> = read.keys().map(String::as_str).collect();
     bail!(
-        "the setting {} has no effect here, since this command reads {}; give it to the command \
-         that reads it, or leave it out",
+        "the setting {} does not belong on this command line, since the command reads {}; give it to \
+         the command that reads it, or to all of them in a file (--config)",
         first_name(unread, &given[unread]),
         read.join(", ")
     )

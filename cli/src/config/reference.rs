@@ -39,9 +39,9 @@ Without `--preset` a command has the preset `tiny`, or `model` if a model folder
 values differ from the column *default*. The presets are files in `cli/presets/`: `tiny` (GRPO from
 the base policy), `scratch`, `model`, `spider-smollm2`, `base` (for `pretrain`) and `smoke`.
 
-A role reads the sections that name it below; sections of other roles may be in its file. All other
-commands with settings read every section. A dash in the column *default* means that the setting is
-absent unless it is given.
+A role reads the sections that name it below; sections of other roles may be in its file, and not on
+its command line. All other commands with settings read every section. A dash in the column
+*default* means that the setting is absent unless it is given.
 ";
 
 /// A section or a setting.

@@ -259,7 +259,8 @@ impl EvaluationConfig {
             ensure!(
                 own == begun,
                 "evaluation.{name} is {own}, and {begun} in the run that is resumed, whose table \
-                 compares policies on the same questions; give {begun}, or begin another run"
+                 compares policies on the same questions; give {begun}, or the preset and the file \
+                 that the run began with"
             );
         }
         Ok(())

@@ -432,8 +432,8 @@ fn the_command_line_of_a_role_has_its_own_settings_only() {
     let refusal = |refused: anyhow::Error| format!("{refused:#}");
     let set = ["learner.optimizer.learning_rate=1"];
     let error = refusal(role::<EnvNodeRole>(&set).unwrap_err());
-    let expected = "setting learner.optimizer.learning_rate has no effect here, since this command \
-                    reads data, env, env_node";
+    let expected = "setting learner.optimizer.learning_rate does not belong on this command line, \
+                    since the command reads data, env, env_node";
     assert!(error.contains(expected), "{error}");
     let flags = |flags: ConfigArgs| refusal(super::resolve::<LearnerRole>(&flags).unwrap_err());
     let databases = ConfigArgs {

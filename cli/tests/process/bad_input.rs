@@ -352,7 +352,7 @@ fn transcripts_without_a_conversation_are_named() {
     ]});
     fs::write(&long, conversation.to_string()).unwrap();
     let text = complaint(&["sft", "--out", &out, "--transcripts", &long]);
-    let reason = "1 are longer than the model's context of 2048 tokens";
+    let reason = "left out: 1 longer than the model's context of 2048 tokens";
     assert!(text.contains(reason), "{text}");
 }
 

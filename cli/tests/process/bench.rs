@@ -23,6 +23,7 @@ fn an_environment_is_measured_over_both_protocols() {
         "--questions=20",
         "--warm-up-seconds=0.1",
         "--seconds=0.2",
+        "--seed=3",
     ]);
     let protocols: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
     assert_eq!(protocols, ["grpc", "web-socket"]);
@@ -84,6 +85,8 @@ fn a_cluster_is_measured() {
         "--latencies-ms=0",
         "--steps=3",
         "--repeats=1",
+        "--seed=3",
+        "--set=learner.max_staleness=1",
     ]);
     let [row] = &rows[..] else {
         panic!("{rows:?}");

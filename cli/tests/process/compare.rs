@@ -156,7 +156,8 @@ fn a_served_model_plays_by_messages() {
     fs::write(&key, "secret\n").unwrap();
     let policy = format!("openai:http://{address}/v1,small");
     let key = key.to_str().unwrap();
-    let args = ["oracle", &policy, "--questions", "3", "--api-key-file", key];
+    let mut args = vec!["oracle", &policy, "--questions", "3", "--api-key-file", key];
+    args.extend(["--samples", "1", "--temperature", "0.7"]);
     let (code, printed, json) = compare(&args);
     assert_eq!(code, Some(0), "{printed}");
     assert!(!printed.contains("secret"), "{printed}");
@@ -167,13 +168,13 @@ fn a_served_model_plays_by_messages() {
     assert!(row["greedy"]["failed"].is_null(), "the 503 was repeated");
 
     let asked = served.0.lock().unwrap();
-    assert_eq!(asked.len(), 1 + 3 * 2);
+    assert_eq!(asked.len(), 1 + 2 * 3 * 2);
+    let sampled = asked.iter().filter(|(_, it)| it["temperature"] == 0.7);
+    assert_eq!(sampled.count(), 3 * 2);
     for (headers, request) in asked.iter() {
         assert_eq!(headers["authorization"], "Bearer secret");
-        assert_eq!(
-            (&request["model"], &request["temperature"]),
-            (&json!("small"), &json!(0.0))
-        );
+        assert_eq!(request["model"], "small");
+        assert!([0.0, 0.7].contains(&request["temperature"].as_f64().unwrap()));
         assert_eq!(request["tools"].as_array().unwrap().len(), 4);
     }
     let (_, last) = asked
