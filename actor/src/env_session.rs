@@ -1,9 +1,9 @@
 //! The environment's side of one episode: one Reset, then one Step for each action.
 //!
-//! Invariant: a restarted env-node costs nothing, even if it lost its keys. It rejects the old token.
-//! The session then replays the episode. Equal actions give equal observations, which the session
-//! checks, so neither the completions nor the coordinates change. An env-node with other data than
-//! the run's refuses the replay.
+//! Invariant: a restarted env-node costs nothing, even if it lost its keys. It rejects the old
+//! token. The session then replays the episode. Equal actions give equal observations, which the
+//! session checks, so neither the completions nor the coordinates change. An env-node with other
+//! data than the run's refuses the replay.
 
 use policy::Coordinates;
 use proto::v1::{Action, Observation, ResetRequest, ResetResponse, StepRequest, StepResponse};

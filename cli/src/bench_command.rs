@@ -79,8 +79,8 @@ pub(crate) async fn gpu_check(args: &GpuCheckArgs) -> Result<ExitCode> {
     bench::gpu_check::gpu_check(args, &mut stdout::lock()).await
 }
 
-/// Writes the settings to a file, and returns it with the arguments that give them to a role. On its
-/// command line a role takes its own settings only.
+/// Writes the settings to a file, and returns it with the arguments that give them to a role. On
+/// its command line a role takes its own settings only.
 fn role_arguments(settings: &RunConfig) -> Result<(NamedTempFile, Vec<String>)> {
     let mut file = NamedTempFile::with_suffix(".toml")?;
     file.write_all(config::to_toml(settings)?.as_bytes())?;

@@ -4,8 +4,8 @@
 //! file, OpenEnv's variables (for an env-node: [`crate::openenv_variables`]), `--set`, the named
 //! flags. Other variables of the environment are defaults of flags: [`crate::args`] names them.
 //!
-//! A role reads and validates its own sections only; sections of other roles may be in the file, and
-//! not on the command line. A run's folder holds the resolved settings.
+//! A role reads and validates its own sections only; sections of other roles may be in the file,
+//! and not on the command line. A run's folder holds the resolved settings.
 //!
 //! Seed, threads, device and dtype belong to a process, so they stand at the top of the file and
 //! the crates take them as arguments.

@@ -1,5 +1,5 @@
-//! Tells whether a file still has the content that was hashed, and reads it again only if it may have
-//! changed.
+//! Tells whether a file still has the content that was hashed, and reads it again only if it may
+//! have changed.
 
 use std::{
     fs::{File, Metadata},

@@ -57,6 +57,27 @@ fn is_accepted(arguments: &[String], settings: &Path) {
     let dry = run(&dry);
     let errors = String::from_utf8_lossy(&dry.stderr);
     assert!(dry.status.success(), "{arguments:?}: {errors}");
+    if arguments[0] != "train" {
+        reads_its_settings(arguments, settings);
+    }
+}
+
+/// Checks that a role reads the settings of its command line: it exits with 2 if it does not, and
+/// otherwise with 1, because its secrets are missing here.
+fn reads_its_settings(arguments: &[String], settings: &Path) {
+    let here = |it: &String| match it.starts_with("--config=") {
+        true => format!("--config={}", settings.display()),
+        false => it.clone(),
+    };
+    let role = Command::new("timeout")
+        .arg("20")
+        .arg(program())
+        .args(arguments.iter().map(here))
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&role.stderr);
+    assert_ne!(role.status.code(), Some(2), "{arguments:?}: {errors}");
 }
 
 fn folder() -> PathBuf {
@@ -141,8 +162,14 @@ fn services_with_a_gpu_compute_on_it_and_keep_their_arguments() {
 #[test]
 fn a_wrong_flag_and_a_wrong_setting_are_rejected() {
     let settings = root().join("deploy/settings.toml");
-    for wrong in ["--learnr=http://a:1", "--set=learner.stepz=3"] {
-        let arguments = ["actor".to_owned(), wrong.to_owned()];
+    for wrong in [
+        "--learnr=http://a:1",
+        "--set=learner.stepz=3",
+        "--set=learner.steps=3",
+    ] {
+        let addresses = ["--env=http://127.0.0.1:1", "--learner=http://127.0.0.1:1"];
+        let arguments = [&["actor"], &addresses[..], &[wrong]].concat();
+        let arguments: Vec<String> = arguments.iter().map(|it| (*it).to_owned()).collect();
         let accepted = std::panic::catch_unwind(|| is_accepted(&arguments, &settings));
         assert!(accepted.is_err(), "{wrong}");
     }
