@@ -67,7 +67,7 @@ fn is_accepted(arguments: &[String], settings: &Path) {
 fn reads_its_settings(arguments: &[String], settings: &Path) {
     let here = |it: &String| match it.starts_with("--config=") {
         true => format!("--config={}", settings.display()),
-        false => it.clone(),
+        false => it.replace("reduce=nccl", "reduce=grpc"),
     };
     let role = Command::new("timeout")
         .arg("20")
