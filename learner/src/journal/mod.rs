@@ -112,6 +112,10 @@ impl Journal {
     /// groups, and if the part that was written cannot be removed, nothing more is appended.
     /// [`LearnerError::Replaced`] if another learner has opened the run.
     pub fn append(&mut self, groups: &[EncodedGroup]) -> Result<Vec<u64>> {
+        if self.has_failed {
+            // The reason may be that the run is no longer this learner's.
+            self.check_newest_term()?;
+        }
         let (mut bytes, mut offsets) = (Vec::new(), Vec::new());
         for group in groups {
             offsets.push(self.end + bytes.len() as u64);

@@ -125,6 +125,8 @@ fn a_folder_that_is_moved_under_its_learner_is_named() {
     fs::rename(&run, parent.path().join("elsewhere")).unwrap();
     for fault in [
         journal.check_newest().unwrap_err(),
+        journal.append(&[group(2)]).unwrap_err(),
+        journal.append(&[group(3)]).unwrap_err(),
         journal.publish(1).unwrap_err(),
     ] {
         let text = fault.to_string();
