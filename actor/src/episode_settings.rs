@@ -26,8 +26,8 @@ pub struct EpisodeSettings {
     pub retry: Retry,
 }
 
-/// The data and the environment version that env-node must serve, as `Env.Info` names them. Empty
-/// fields allow any.
+/// The data and the rules that env-node must serve, as `Env.Info` names them. An empty field allows
+/// any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpectedEnvironment {
     /// The hash of the data.

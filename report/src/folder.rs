@@ -68,11 +68,10 @@ impl RunRecords {
                 1 => format!("one line of {file} could not be read"),
                 _ => format!("{lines} lines of {file} could not be read"),
             },
-            meaning:
-                "tables and figures lack what they record; a crash cuts one line short, which a \
-                      resumed run writes again"
-                    .to_owned(),
-            remedy: format!("restore {file} from a copy, unless it was a crash"),
+            meaning: "tables and curves do not contain these records; after a crash the last line \
+                      is incomplete, and the resumed run writes it again"
+                .to_owned(),
+            remedy: format!("restore {file} from a copy, unless the run crashed"),
         };
         self.unreadable.iter().map(finding).collect()
     }

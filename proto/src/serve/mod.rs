@@ -34,7 +34,7 @@ use crate::{log_pacing::RareWarning, server_tls::ServerTls, transport::BoxError}
 
 /// The largest message of a health check.
 pub const HEALTH_BYTES: usize = 1 << 10;
-/// The largest message of reflection, with the head of its frame.
+/// The largest message of reflection.
 pub const REFLECTION_BYTES: usize = 1 << 14;
 
 /// How long a server waits before it accepts again after the system refused it a connection.
