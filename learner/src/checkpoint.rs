@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     error::{AtPath as _, LearnerError, Result},
     network::Network,
+    questions::QuestionsState,
 };
 
 /// The folder of the checkpoints in a run folder.
@@ -31,8 +32,8 @@ const TENSORS: &str = "trainer.safetensors";
 pub const MODEL: &str = "hf";
 /// The file that names the newest checkpoint.
 pub(crate) const LATEST: &str = "LATEST";
-/// The most bytes that a state may have. It names a dozen files.
-const MAX_STATE_BYTES: u64 = 1 << 20;
+/// The most bytes that a state may have. It names a dozen files, and the questions that come back.
+const MAX_STATE_BYTES: u64 = 1 << 25;
 /// Bytes that are hashed at a time. A model may be larger than the memory that is left.
 const HASHED_BYTES: u64 = 1 << 20;
 const REMEDY: &str = "remove this checkpoint, and the one before it is used";
@@ -51,6 +52,8 @@ pub struct CheckpointState {
     pub updates: u64,
     /// Tokens trained on so far.
     pub tokens_seen: u64,
+    /// What the next step's questions follow from.
+    pub questions: QuestionsState,
     /// Identifies settings, questions and base model; a run resumes only under the same.
     pub fingerprint: String,
     /// SHA-256 of the checkpoint's other files by relative path.

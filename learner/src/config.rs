@@ -20,6 +20,7 @@ use crate::{
     error::{LearnerError, Result},
     loss::{LossSettings, SamplerCorrection},
     optimizer::OptimizerSettings,
+    questions::RepeatSettings,
     ranks::RankSettings,
     schedule::{ScheduleKind, ScheduleSettings},
     server::{config::LearnerServerConfig, trust::TrustConfig},
@@ -99,6 +100,8 @@ pub struct LearnerConfig {
     /// all. Each stage is a table of `groups`, which it lasts, and `difficulties`, as the dataset
     /// names them.
     pub curriculum: Vec<CurriculumStage>,
+    /// Questions that come back.
+    pub repeat: RepeatSettings,
     /// Weights of the rewards.
     pub rewards: RewardWeights,
     /// Advantages.
@@ -319,6 +322,8 @@ impl LearnerConfig {
             return Err(LearnerError::setting("max_groups_per_step", problem));
         }
         range("oversampling", self.oversampling, 1.0, 64.0)?;
+        let is_synchronous = self.max_staleness == 0;
+        self.repeat.validate(groups, is_synchronous)?;
         self.rewards.validate()
     }
 

@@ -1,6 +1,7 @@
-//! The question of every group: stages of questions by difficulty, then all of them. Pure.
+//! The order of new questions: stages of questions by difficulty, then all of them. Pure.
 //!
-//! Invariant: the question is a function of the run's seed, the curriculum and the group's index.
+//! Invariant: a new question is a function of the run's seed, the curriculum and the number of
+//! groups before it that had new ones. Without `learner.repeat` all have.
 //! Each stage goes through its questions in epochs, and shuffles them anew for each.
 
 use std::collections::BTreeSet;
@@ -36,7 +37,7 @@ impl TrainingQuestion {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CurriculumStage {
-    /// Groups of the stage. A step looks at `groups_per_step` of them, or more with dynamic
+    /// Groups of the stage that have new questions. A step looks at `groups_per_step` of them, or more with dynamic
     /// sampling.
     pub groups: u64,
     /// Difficulties of its questions.
@@ -94,23 +95,18 @@ impl QuestionOrder {
         })
     }
 
-    /// Returns the position of group `group_index`'s question in the list.
-    pub fn question(&mut self, group_index: u64) -> usize {
-        let later = self
-            .stages
-            .partition_point(|it| it.first_group <= group_index);
-        let number = later - 1;
-        let stage = &self.stages[number];
-        let (place, count) = (
-            group_index - stage.first_group,
-            stage.questions.len() as u64,
-        );
-        let epoch = (number, place / count);
+    /// Returns the position of a new question in the list. `number` counts the new ones before it.
+    pub fn question(&mut self, number: u64) -> usize {
+        let later = self.stages.partition_point(|it| it.first_group <= number);
+        let stage_number = later - 1;
+        let stage = &self.stages[stage_number];
+        let (place, count) = (number - stage.first_group, stage.questions.len() as u64);
+        let epoch = (stage_number, place / count);
         let order = match self.last.take() {
             Some((last, order)) if last == epoch => order,
             _ => self.epoch(epoch),
         };
-        let question = self.stages[number].questions[order[(place % count) as usize]];
+        let question = self.stages[stage_number].questions[order[(place % count) as usize]];
         self.last = Some((epoch, order));
         question
     }

@@ -23,7 +23,7 @@ pub enum LearnerError {
     },
     /// A file could not be read or written. Remedy: check the path, its permissions and the room on
     /// the disk.
-    #[error("cannot {action} {path}: {source}", path = path.display())]
+    #[error("cannot {action} {path}: {source}{}", remedy(source), path = path.display())]
     File {
         /// What was attempted, as a verb.
         action: &'static str,
@@ -215,6 +215,16 @@ impl LearnerError {
     }
 }
 
+/// Returns what to do about a failure of the disk, if that is clear.
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; free space on this disk, and continue the run from its last checkpoint"
+        }
+        _ => "",
+    }
+}
+
 /// Adds what was attempted and the path to an I/O error.
 pub(crate) trait AtPath<T> {
     fn at(self, action: &'static str, path: &Path) -> Result<T>;
@@ -227,5 +237,25 @@ impl<T> AtPath<T> for io::Result<T> {
             path: path.to_owned(),
             source,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_has_a_remedy() {
+        let failed = |kind| {
+            let failed: io::Result<()> = Err(io::Error::from(kind));
+            failed
+                .at("write", Path::new("file"))
+                .unwrap_err()
+                .to_string()
+        };
+        let full = failed(io::ErrorKind::StorageFull);
+        assert!(full.starts_with("cannot write file: "), "{full}");
+        assert!(full.contains("free space on this disk"), "{full}");
+        assert!(!failed(io::ErrorKind::NotFound).contains("space"));
     }
 }

@@ -21,6 +21,7 @@ pub mod network;
 pub mod object_storage;
 pub mod optimizer;
 mod parallel;
+pub mod questions;
 pub mod ranks;
 mod run;
 pub mod schedule;

@@ -2,7 +2,7 @@
 //! step. Pure.
 //!
 //! A state machine without I/O; `now` is an argument. Groups are numbered 0, 1, 2 … without end,
-//! and [`crate::curriculum`] gives group i its question. A group is *kept* if it can be trained on,
+//! and [`crate::questions`] gives each its question. A group is *kept* if it can be trained on,
 //! which excludes zero-variance groups under dynamic sampling. Step s begins at some index b and
 //! takes the first N (`groups_per_step`) kept groups in index order; the next step begins behind
 //! the last group it looked at. This is dynamic sampling (DAPO,
@@ -19,8 +19,8 @@
 //!   of them do finish, because an expired lease is handed out again.
 //!
 //! So the set of groups handed out depends on the groups' contents alone, and the batch does too. A
-//! group's content is a function of its index and of the policy version, which all groups of a step
-//! share. The whole run is therefore independent of the number, speed and failures of actors. No
+//! group's content is a function of its index, its question and the policy version, which all groups
+//! of a step share. The question follows from earlier steps. The whole run is therefore independent of the number, speed and failures of actors. No
 //! group beyond those needed is rolled out.
 //!
 //! With `oversampling` above 1, more groups may be leased than kept ones are missing, so that

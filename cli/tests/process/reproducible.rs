@@ -50,7 +50,15 @@ pub(crate) fn assert_no_mismatch(runs_dir: &Path, name: &str) {
 #[test]
 fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
     let dir = tempfile::tempdir().unwrap();
-    let steps = ["--preset", "smoke", "--set", "learner.steps=4"];
+    let repeats = "learner.repeat={times=2, after_steps=2}";
+    let steps = [
+        "--preset",
+        "smoke",
+        "--set",
+        "learner.steps=4",
+        "--set",
+        repeats,
+    ];
     let with_threads = |name: &str, count: &str| {
         train(
             dir.path(),
@@ -65,6 +73,9 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
         "1 and 2 threads differ"
     );
     assert_no_mismatch(dir.path(), "two");
+    let recorded = self::steps(dir.path(), "two", "grpo");
+    let repeated = recorded.iter().filter(|it| it["groups/repeated"] != 0.0);
+    assert_ne!(repeated.count(), 0, "no question came back");
 
     interrupt(dir.path(), "stopped", &steps);
     train(dir.path(), "stopped", &["--resume"]);

@@ -213,6 +213,11 @@ impl Group {
         }
     }
 
+    /// Returns whether all its episodes are correct.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.trajectories.iter().all(|it| it.scored && it.correct)
+    }
+
     /// Returns the newest policy version that sampled; none if nothing was sampled.
     pub(crate) fn newest_version(&self) -> Option<u64> {
         versions(&self.trajectories).max()

@@ -35,7 +35,7 @@ const fn metric(
 }
 
 /// All metrics of learner steps.
-pub const STEP_METRICS: [StepMetric; 55] = [
+pub const STEP_METRICS: [StepMetric; 56] = [
     metric(
         "reward",
         "learner_reward",
@@ -132,6 +132,12 @@ pub const STEP_METRICS: [StepMetric; 55] = [
         "groups/left_out",
         "learner_step_left_out_groups",
         "Groups that the step looked at and did not train on.",
+        "",
+    ),
+    metric(
+        "groups/repeated",
+        "learner_step_repeated_groups",
+        "Groups of the step whose question had come back (`learner.repeat`).",
         "",
     ),
     metric(

@@ -17,7 +17,6 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     clock::now,
     config::{LearnerConfig, RolloutConfig},
-    curriculum::{QuestionOrder, TrainingQuestion},
     ranks::RankRegistry,
     run::{evaluator::Evaluator, intake::Intake, traces::GroupTraces},
     server::{
@@ -68,8 +67,6 @@ pub(crate) struct RunContext {
     pub(crate) has_been_joined: AtomicBool,
     /// None while the run continues.
     pub(crate) run_end: watch::Sender<Option<RunEnd>>,
-    pub(crate) questions: Vec<TrainingQuestion>,
-    pub(crate) order: Mutex<QuestionOrder>,
     pub(crate) run_id: String,
     pub(crate) opened: Instant,
     pub(crate) model: Model,
@@ -134,11 +131,6 @@ impl RunContext {
     /// Returns whether the run has made its last step and written its last checkpoint.
     pub(crate) fn is_finished(&self) -> bool {
         *self.run_end.borrow() == Some(RunEnd::Finished)
-    }
-
-    pub(crate) fn question_id(&self, group_index: u64) -> String {
-        let mut order = self.order.lock();
-        self.questions[order.question(group_index)].id.clone()
     }
 
     pub(crate) fn join_response(&self) -> JoinResponse {

@@ -27,6 +27,7 @@ use crate::{
     journal::{self, NewTerm},
     metrics,
     object_storage::ObjectLog,
+    questions::Questions,
     ranks::{RankRegistry, model_files},
     run::{context::RunContext, evaluator::Evaluator, intake::Intake, traces::GroupTraces},
     scheduler::{Scheduler, SchedulerSettings},
@@ -79,7 +80,9 @@ impl Learner {
         let scheduler = Scheduler::new(settings, state.step, state.next_group_index, secret);
         let rules = GroupRules::new(&config, model.config.vocab_size);
         let journal = (run_dir.as_path(), term);
-        let intake = Intake::open(scheduler, rules, journal, objects, state.journal_offset)?;
+        let questions = first_questions(&config, (questions, order), &state, &run_dir)?;
+        let work = (scheduler, questions);
+        let intake = Intake::open(work, rules, journal, objects, state.journal_offset)?;
         let run_name = run_name(&run_dir)?;
         let snapshot = Snapshot::new(state.step, trainer.network.weights().to_bytes()?);
         metrics::run_opened(state.step, config.steps);
@@ -99,8 +102,6 @@ impl Learner {
                 stopping: trainer.network.stopping(),
                 has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),
-                order: Mutex::new(order),
-                questions,
                 run_id: format!("{run_name}-{}", &fingerprint[..16]),
                 opened: now(),
                 model_files: model_files(&model),
@@ -213,6 +214,28 @@ fn check_fingerprint(state: &CheckpointState, path: &Path, fingerprint: &str) ->
     let reason = "was written under other settings, questions, another base model or another \
                   dtype; resume with those of the run, or start a new run in another folder";
     Err(LearnerError::broken(path, reason))
+}
+
+/// Returns the questions from a checkpoint on.
+fn first_questions(
+    config: &LearnerConfig,
+    (questions, order): (Vec<TrainingQuestion>, QuestionOrder),
+    state: &CheckpointState,
+    run_dir: &Path,
+) -> Result<Questions> {
+    if !state.questions.fits(questions.len()) {
+        let reason = "has a checkpoint with questions that the run does not have; restore the \
+                      whole folder";
+        return Err(LearnerError::broken(run_dir, reason));
+    }
+    let position = (state.step, state.next_group_index);
+    let state = state.questions.clone();
+    Ok(Questions::new(
+        config.repeat,
+        (questions, order),
+        position,
+        state,
+    ))
 }
 
 fn scheduler_settings(config: &LearnerConfig) -> SchedulerSettings {

@@ -151,13 +151,14 @@ impl Run {
         // Published before the scheduler hands out work for it: an actor that claims such a group
         // can then get the weights.
         self.context.snapshots.send_replace(snapshot);
-        self.context.intake.advance(self.context.now(), &batch);
+        let repeated = self.context.intake.advance(self.context.now(), &batch);
         self.context.intake.report(self.context.now());
         stopwatch.lap(&TRAINING);
         let wait_seconds = (waited - began).as_secs_f64();
         let step_seconds = (now() - began).as_secs_f64();
         metrics.extend(BTreeMap::from([
             ("step_time".to_owned(), step_seconds),
+            ("groups/repeated".to_owned(), repeated as f64),
             ("time/wait_for_batch".to_owned(), wait_seconds),
             ("time/train".to_owned(), step_seconds - wait_seconds),
         ]));
@@ -246,6 +247,7 @@ impl Run {
             journal_offset,
             updates: self.trainer.network.optimizer.updates,
             tokens_seen: self.trainer.tokens_seen,
+            questions: context.intake.questions(),
             fingerprint: context.fingerprint.clone(),
             ..CheckpointState::default()
         };

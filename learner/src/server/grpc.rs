@@ -82,11 +82,15 @@ impl Learner {
                 .claim(now, (actor_id, actors), policy_version);
             context.intake.report(now);
             let chance = match claimed {
-                Claim::Group(lease) => return Outcome::Group(self.group_claim(now, lease)),
-                Claim::OtherVersion => return wait(RETRY_MILLISECONDS),
+                (Claim::Group(lease), Some(question_id)) => {
+                    return Outcome::Group(self.group_claim(now, lease, question_id));
+                }
+                (Claim::Group(_), None) | (Claim::OtherVersion, _) => {
+                    return wait(RETRY_MILLISECONDS);
+                }
                 // After the last step the claim waits for the checkpoint; the weights stream then
                 // ends the actor.
-                Claim::Wait(chance) => chance,
+                (Claim::Wait(chance), _) => chance,
             };
             let chance = chance.into_iter().chain(chance_of_part).min();
             let chance = chance.map(|chance| Instant::now() + chance.saturating_sub(now));
@@ -115,13 +119,13 @@ impl Learner {
         })
     }
 
-    fn group_claim(&self, now: Duration, lease: Lease) -> GroupClaim {
+    fn group_claim(&self, now: Duration, lease: Lease, question_id: String) -> GroupClaim {
         let context = &self.context;
         metrics::group_claimed();
         GroupClaim {
             group_index: lease.group_index,
             lease_id: lease.lease_id,
-            question_id: context.question_id(lease.group_index),
+            question_id,
             group_size: context.config.group_size as u32,
             min_policy_version: lease.min_policy_version,
             lease_seconds: (lease.expires - now).as_secs() as u32,

@@ -177,13 +177,10 @@ impl RunContext {
         let invalid = |fault| SubmitFault::Refused(head.clone(), RefusalReason::Invalid, fault);
         let group = self.intake.check(encoded).map_err(invalid)?;
         self.check_run(&group.run_id)?;
-        match self.intake.judge(&group) {
-            Admission::Accept => {}
-            refused => return Ok(Err(refused)),
+        match self.intake.judge(&group).map_err(invalid)? {
+            Admission::Accept => Ok(Ok(group)),
+            refused => Ok(Err(refused)),
         }
-        let question_id = self.question_id(group.index);
-        group.check_question(&question_id).map_err(invalid)?;
-        Ok(Ok(group))
     }
 
     fn journal(&self, group: Group, submission: TraceContext) -> Result<Admission, SubmitFault> {

@@ -4,6 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use learner::{
     Learner, LearnerConfig, RunArguments, TrainEvent, TrainingQuestion, config::CheckpointConfig,
+    questions::RepeatSettings,
 };
 use policy::{DecoderConfig, Model, Weights};
 use proto::{
@@ -52,6 +53,11 @@ pub(crate) fn small_config() -> LearnerConfig {
         groups_per_step: 3,
         group_size: 4,
         micro_batch_tokens: 64,
+        // So that every test of a run has questions that come back.
+        repeat: RepeatSettings {
+            times: 2,
+            after_steps: 2,
+        },
         checkpoint: CheckpointConfig {
             every_steps: 1,
             keep_last: 10,

@@ -4,7 +4,9 @@
 use std::{fs, path::Path};
 
 use crate::common::{ARGUMENTS, act, group, open, open_with, small_config, train, unread_events};
-use learner::{LearnerConfig, RunArguments, TrainEvent, config::RatioAgainst};
+use learner::{
+    LearnerConfig, RunArguments, TrainEvent, config::RatioAgainst, questions::RepeatSettings,
+};
 use proto::{
     EncodedGroup, LearnerClient, Transport,
     v1::{GroupClaim, SubmitRequest, SubmitVerdict},
@@ -262,6 +264,7 @@ async fn steps_report_trl_names() {
         "groups/kept",
         "groups/kept_tokens",
         "groups/left_out",
+        "groups/repeated",
         "groups/zero_variance",
         "time/train",
     ] {
@@ -283,6 +286,7 @@ async fn a_stale_run_ends_and_keeps_its_bound() {
     let learner = open(
         LearnerConfig {
             max_staleness: 2,
+            repeat: RepeatSettings::default(),
             ..small_config()
         },
         folder.path(),

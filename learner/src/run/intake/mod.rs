@@ -21,6 +21,7 @@ use crate::{
     journal::{Journal, NewTerm},
     metrics,
     object_storage::ObjectLog,
+    questions::Questions,
     scheduler::{Claim, Scheduler},
 };
 use read_back::{ReadBack, read_back};
@@ -44,7 +45,7 @@ impl Intake {
     /// Opens the journal and records all groups from `journal_offset` on whose step is still to be
     /// made.
     pub(crate) fn open(
-        scheduler: Scheduler,
+        (scheduler, questions): (Scheduler, Questions),
         rules: GroupRules,
         (run_dir, term): (&Path, NewTerm),
         objects: Option<ObjectLog>,
@@ -56,6 +57,7 @@ impl Intake {
         let read = read_back(entries, &rules, start, is_synchronous, run_dir)?;
         let mut state = IntakeState {
             scheduler,
+            questions,
             groups: BTreeMap::new(),
             records: BTreeMap::new(),
             stopping: false,
@@ -82,19 +84,25 @@ impl Intake {
         })
     }
 
-    /// Claims a group for one of so many actors.
+    /// Claims a group for one of so many actors, and returns the id of its question as well.
     pub(crate) fn claim(
         &self,
         now: Duration,
         (actor_id, actors): (&str, usize),
         actor_version: u64,
-    ) -> Claim {
+    ) -> (Claim, Option<String>) {
         let mut state = self.state.lock();
         if state.stopping {
-            return Claim::Wait(None);
+            return (Claim::Wait(None), None);
         }
         state.scheduler.set_actors(actors);
-        state.scheduler.claim(now, actor_id, actor_version)
+        let claim = state.scheduler.claim(now, actor_id, actor_version);
+        let question = match claim {
+            Claim::Group(lease) => state.questions.question(lease.group_index),
+            Claim::Wait(_) | Claim::OtherVersion => None,
+        };
+        let question = question.map(str::to_owned);
+        (claim, question)
     }
 
     /// Returns the limits of episodes.

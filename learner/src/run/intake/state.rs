@@ -5,12 +5,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     error::LearnerError,
     group::{Group, StepGroups},
+    questions::Questions,
     scheduler::{Admission, Batch, Scheduler, Submission},
 };
 
 /// The work, the groups in memory and whether the run ends.
 pub(super) struct IntakeState {
     pub(super) scheduler: Scheduler,
+    pub(super) questions: Questions,
     pub(super) groups: BTreeMap<u64, JournaledGroup>,
     /// How often each group from the next step on was accepted. A step takes back what it cannot
     /// train on.

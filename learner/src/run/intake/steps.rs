@@ -4,12 +4,13 @@ use std::{path::Path, time::Duration};
 
 use proto::WaitReminder;
 
-use super::Intake;
+use super::{Intake, state::IntakeState};
 use crate::{
     clock::now,
     error::Result,
     group::StepGroups,
     metrics::{Stopwatch, WAITING},
+    questions::QuestionsState,
     scheduler::Batch,
     server::refusals::RefusedGroup,
 };
@@ -113,10 +114,19 @@ impl Intake {
     }
 
     /// Continues with the next step, after the step on `batch` is made and its version published.
-    pub(crate) fn advance(&self, now: Duration, batch: &Batch) {
+    /// Returns how many of its groups had a question that had come back.
+    pub(crate) fn advance(&self, now: Duration, batch: &Batch) -> usize {
         let mut state = self.state.lock();
-        let dropped = state.scheduler.advance(now, batch);
-        let start = state.scheduler.start();
+        let IntakeState {
+            scheduler,
+            questions,
+            groups,
+            ..
+        } = &mut *state;
+        let dropped = scheduler.advance(now, batch);
+        let start = scheduler.start();
+        let is_answered = |index| groups.get(&index).is_some_and(|it| it.group.is_answered());
+        let repeated = questions.advance(start, is_answered);
         state.groups = state.groups.split_off(&start);
         state.records = state.records.split_off(&start);
         for index in dropped {
@@ -125,6 +135,7 @@ impl Intake {
         }
         drop(state);
         self.notify();
+        repeated
     }
 
     /// Returns whether [`Self::take_back`] would hand the group out again.
@@ -158,6 +169,11 @@ impl Intake {
         let mut state = self.state.lock();
         state.stopping = true;
         state.groups.clear();
+    }
+
+    /// Returns what the next step's questions follow from.
+    pub(crate) fn questions(&self) -> QuestionsState {
+        self.state.lock().questions.state().clone()
     }
 
     /// Returns the first group of the next step, and the byte of the journal before which no record

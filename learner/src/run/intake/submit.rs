@@ -32,13 +32,23 @@ impl Intake {
     }
 
     /// Judges a checked group before the work of verifying it. [`Self::submit`] judges it again.
-    pub(crate) fn judge(&self, group: &Group) -> Admission {
-        let admission = self.state.lock().judge(group);
+    ///
+    /// # Errors
+    /// It is needed, but its episodes are of another question than the one that was handed out.
+    pub(crate) fn judge(&self, group: &Group) -> Result<Admission, String> {
+        let mut state = self.state.lock();
+        let admission = state.judge(group);
+        if admission == Admission::Accept
+            && let Some(question_id) = state.questions.question(group.index)
+        {
+            group.check_question(question_id)?;
+        }
+        drop(state);
         if admission == Admission::Stale {
             // Its lease has ended, so a waiting claim may get the group.
             self.notify();
         }
-        admission
+        Ok(admission)
     }
 
     /// Ends the lease of a group that is refused, so that another actor gets the group at once.

@@ -91,8 +91,9 @@ pub(super) fn zero_variance(status: &LiveStatus) -> Option<Diagnosed> {
 fn other_questions_or_policy(correct: Option<f64>) -> &'static str {
     match correct {
         Some(correct) if correct > 0.5 => {
-            "The questions are too easy: take harder or other databases (data.databases), or stop \
-             here."
+            "The questions are too easy: let those that were not answered come back \
+             (learner.repeat.times = 8, if it is 0), take harder or other databases \
+             (data.databases), or stop here."
         }
         _ => {
             "The questions are too hard for this policy: start from a better one (`sqlenv sft`, \
