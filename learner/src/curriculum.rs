@@ -37,8 +37,8 @@ impl TrainingQuestion {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CurriculumStage {
-    /// Groups of the stage that have new questions. A step looks at `groups_per_step` of them, or more with dynamic
-    /// sampling.
+    /// Groups of the stage that have new questions. A step looks at `groups_per_step` of them, or
+    /// more with dynamic sampling.
     pub groups: u64,
     /// Difficulties of its questions.
     pub difficulties: Vec<String>,

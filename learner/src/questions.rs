@@ -5,8 +5,8 @@
 //! prime-rl sorts questions into pools by difficulty for the same reason (its `buffer`).
 //!
 //! Invariant: the questions of a step follow from the groups of earlier steps, whatever was claimed
-//! in vain. Groups of several versions are sampled at a time in an asynchronous run, which therefore
-//! repeats no question. Without repeats group i has the i-th new question.
+//! in vain. Groups of several versions are sampled at a time in an asynchronous run, which
+//! therefore repeats no question. Without repeats group i has the i-th new question.
 
 use std::collections::VecDeque;
 
@@ -307,12 +307,17 @@ mod tests {
         }
     }
 
+    /// The groups of a step, a bit for each that is answered, and how far actors claim groups.
+    fn step() -> impl Strategy<Value = (u64, u64, Option<u64>)> {
+        (1_u64..6, any::<u64>(), prop::option::of(0_u64..9))
+    }
+
     proptest! {
         /// A run that is resumed, and replays some steps from its journal without claims, or in
         /// which actors claim groups in vain, has the same questions.
         #[test]
         fn a_synchronous_run_has_its_questions_whatever_was_claimed(
-            steps in prop::collection::vec((1_u64..6, any::<u64>(), prop::option::of(0_u64..9)), 1..20),
+            steps in prop::collection::vec(step(), 1..20),
             (most, after_steps) in (0_u32..4, 1_u64..4),
             resumed_at in 0_usize..20,
         ) {

@@ -19,9 +19,10 @@
 //!   of them do finish, because an expired lease is handed out again.
 //!
 //! So the set of groups handed out depends on the groups' contents alone, and the batch does too. A
-//! group's content is a function of its index, its question and the policy version, which all groups
-//! of a step share. The question follows from earlier steps. The whole run is therefore independent of the number, speed and failures of actors. No
-//! group beyond those needed is rolled out.
+//! group's content is a function of its index, its question and the policy version, which all
+//! groups of a step share. The question follows from earlier steps. The whole run is therefore
+//! independent of the number, speed and failures of actors. No group beyond those needed is rolled
+//! out.
 //!
 //! With `oversampling` above 1, more groups may be leased than kept ones are missing, so that
 //! actors do not wait for one another when many groups have zero variance. Which groups are handed
