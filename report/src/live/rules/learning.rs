@@ -92,7 +92,7 @@ fn other_questions_or_policy(correct: Option<f64>) -> &'static str {
     match correct {
         Some(correct) if correct > 0.5 => {
             "The questions are too easy: let those that were not answered come back \
-             (learner.repeat.times = 8, if it is 0), take harder or other databases \
+             (learner.repeat.times = 3, in a synchronous run), take harder or other databases \
              (data.databases), or stop here."
         }
         _ => {
