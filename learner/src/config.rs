@@ -100,7 +100,7 @@ pub struct LearnerConfig {
     /// all. Each stage is a table of `groups`, which it lasts, and `difficulties`, as the dataset
     /// names them.
     pub curriculum: Vec<CurriculumStage>,
-    /// Questions that come back.
+    /// In synchronous runs, questions come back until they are answered.
     pub repeat: RepeatSettings,
     /// Weights of the rewards.
     pub rewards: RewardWeights,

@@ -4,9 +4,10 @@
 //! A good policy answers most new questions in all episodes, and such groups train nothing.
 //! prime-rl sorts questions into pools by difficulty for the same reason (its `buffer`).
 //!
-//! Invariant: the questions of a step follow from the groups of earlier steps, whatever was claimed
-//! in vain. Groups of several versions are sampled at a time in an asynchronous run, which
-//! therefore repeats no question. Without repeats group i has the i-th new question.
+//! Invariant: the questions of a step follow from the groups of earlier steps. A group that an
+//! actor claimed, and that no step has looked at, changes nothing. An asynchronous run samples
+//! groups of later steps before the earlier ones are made, so it repeats no question. Without
+//! repeats group i has the i-th new question.
 
 use std::collections::VecDeque;
 
@@ -22,11 +23,11 @@ use crate::{
 
 /// The most times that a question comes back.
 const MAX_TIMES: u64 = 1_000;
-/// The most groups that are looked at while a question waits. As many questions may wait at a time,
-/// and a checkpoint has them.
-const MAX_WAITING: u64 = 1 << 17;
+/// The most groups that steps may look at while a question waits. As many questions may wait at a
+/// time, and a checkpoint holds them all.
+pub(crate) const MAX_WAITING: u64 = 1 << 17;
 
-/// Questions that come back.
+/// In synchronous runs, questions come back until they are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct RepeatSettings {
@@ -55,12 +56,19 @@ impl RepeatSettings {
                            which questions come back; set max_staleness = 0, or leave it out";
             return Err(LearnerError::setting("repeat.times", problem));
         }
-        let most = (MAX_WAITING / max_groups_per_step.max(1)).max(1);
+        if max_groups_per_step > MAX_WAITING {
+            let problem = format!(
+                "is set, but a step may look at {max_groups_per_step} groups; set \
+                 max_groups_per_step to {MAX_WAITING} or less, or leave it out"
+            );
+            return Err(LearnerError::setting("repeat.times", problem));
+        }
+        let most = MAX_WAITING / max_groups_per_step.max(1);
         count("repeat.after_steps", self.after_steps, most)
     }
 }
 
-/// What the next step's questions follow from. A checkpoint has it.
+/// The state that determines the next step's questions. Checkpoints keep it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuestionsState {
@@ -71,6 +79,7 @@ pub struct QuestionsState {
 }
 
 impl QuestionsState {
+    /// Continues behind a question that was drawn from this state.
     fn remove(&mut self, draw: Draw) {
         match draw.times {
             0 => self.new += 1,
@@ -159,6 +168,7 @@ impl Questions {
         Some(&self.questions[self.draws[behind].question].id)
     }
 
+    /// Returns the question of the group behind those that have one.
     fn draw(&mut self) -> Draw {
         let first = self.ahead.returning.front();
         match first.filter(|it| it.from_version <= self.version) {
@@ -177,8 +187,8 @@ impl Questions {
     /// that had come back.
     pub fn advance(&mut self, next_start: u64, is_answered: impl Fn(u64) -> bool) -> usize {
         if next_start > self.start {
-            // In a resumed run nobody has claimed the groups that the journal has. Their questions
-            // are those of this step.
+            // After a restart groups come from the journal, and no actor has claimed them. They
+            // have this step's questions.
             self.question(next_start - 1);
         }
         self.version += 1;
@@ -294,6 +304,12 @@ mod tests {
                 Some("repeat.times: is 1001; give a number from 1"),
             ),
             (
+                times(1, 1),
+                MAX_WAITING + 1,
+                true,
+                Some("repeat.times: is set, but a step may look at 131073 groups"),
+            ),
+            (
                 times(1, 4),
                 64,
                 false,
@@ -310,6 +326,21 @@ mod tests {
     /// The groups of a step, a bit for each that is answered, and how far actors claim groups.
     fn step() -> impl Strategy<Value = (u64, u64, Option<u64>)> {
         (1_u64..6, any::<u64>(), prop::option::of(0_u64..9))
+    }
+
+    #[test]
+    fn a_state_must_fit_the_questions_of_the_run() {
+        let state = |question, times| QuestionsState {
+            new: 9,
+            returning: VecDeque::from([Returning {
+                question,
+                times,
+                from_version: 3,
+            }]),
+        };
+        assert!(state(6, 1).fits(7));
+        assert!(!state(7, 1).fits(7), "no such question");
+        assert!(!state(6, 0).fits(7), "a new question does not come back");
     }
 
     proptest! {

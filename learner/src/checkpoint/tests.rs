@@ -4,7 +4,10 @@ use candle_core::Tensor;
 use proptest::prelude::*;
 
 use super::*;
-use crate::optimizer::{Gradients, OptimizerSettings, Parameter};
+use crate::{
+    optimizer::{Gradients, OptimizerSettings, Parameter},
+    questions::{MAX_WAITING, Returning},
+};
 
 /// Writes the checkpoint of step 3 without a model.
 fn written(folder: &Path) -> PathBuf {
@@ -37,12 +40,13 @@ fn a_changed_field_and_another_folder_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = written(folder.path());
     let state = load(&path).unwrap().state;
-    let changes: [fn(&mut CheckpointState); 6] = [
+    let changes: [fn(&mut CheckpointState); 7] = [
         |state| state.step = 4,
         |state| state.next_group_index = 8,
         |state| state.journal_offset = 1,
         |state| state.updates = 1,
         |state| state.tokens_seen = 1,
+        |state| state.questions.new = 1,
         |state| state.fingerprint.clear(),
     ];
     for change in changes {
@@ -152,4 +156,20 @@ proptest! {
             prop_assert_eq!(found.state, state);
         }
     }
+}
+
+#[test]
+fn the_largest_state_is_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(folder.path());
+    let mut state = load(&path).unwrap().state;
+    let returning = Returning {
+        question: u32::MAX as usize,
+        times: 1_000,
+        from_version: 1_000_000,
+    };
+    state.questions.returning = vec![returning; MAX_WAITING as usize].into();
+    state.sha256 = state.digest();
+    write_state(&path, &state);
+    assert_eq!(load(&path).unwrap().state, state);
 }
