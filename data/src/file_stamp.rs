@@ -25,8 +25,9 @@ pub struct HashedFile {
     sha256: String,
     /// The last state with the content that was hashed.
     same: FileStamp,
-    /// The last state with other content.
+    /// The state with other content, if that is how it was found last.
     other: Option<FileStamp>,
+    changes: u64,
 }
 
 /// How a file compares with what was hashed.
@@ -60,35 +61,39 @@ impl HashedFile {
             sha256: sha256.to_owned(),
             same,
             other: None,
+            changes: 0,
         }
     }
 
-    /// Compares the file at `path` with what was hashed. Reads it only in a state in which it was
-    /// not seen before: copies, and file systems that number files anew, change the state and not
-    /// the content.
+    /// Returns how often the file was found in another state than before. If the number grows, what
+    /// was read meanwhile may be of a file that was only half written, also if the content is the
+    /// same again.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Compares the file at `path` with what was hashed. Reads it only if its state is not the last
+    /// one: copies, and file systems that number files anew, change the state and not the content.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn compare(&mut self, path: &Path) -> io::Result<Comparison> {
         let found = FileStamp::of(&path.metadata()?)?;
-        if found == self.same {
-            return Ok(Comparison::Same);
+        if found == self.other.unwrap_or(self.same) {
+            return Ok(match self.other {
+                None => Comparison::Same,
+                Some(_) => Comparison::StillOther,
+            });
         }
-        if self.other == Some(found) {
-            return Ok(Comparison::StillOther);
-        }
+        self.changes += 1;
         let mut file = File::open(path)?;
         let opened = FileStamp::of(&file.metadata()?)?;
-        let is_same = open_file_sha256(&mut file)?.0 == self.sha256;
-        Ok(match is_same {
-            true => {
-                self.same = opened;
-                Comparison::Same
-            }
-            false => {
-                self.other = Some(opened);
-                Comparison::Other
-            }
+        Ok(if open_file_sha256(&mut file)?.0 == self.sha256 {
+            (self.same, self.other) = (opened, None);
+            Comparison::Same
+        } else {
+            self.other = Some(opened);
+            Comparison::Other
         })
     }
 }

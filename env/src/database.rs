@@ -1,8 +1,8 @@
 //! A database on disk: its identity and its schema.
 //!
 //! Invariant: a [`Database`] exists only for a file whose SHA-256 was taken. SQLite reads the file
-//! as an immutable one, so `pool` checks again and again that it was not changed since. `sandbox`
-//! runs the agents' statements.
+//! as an immutable one, so `open_database` checks again and again that it was not changed since.
+//! `sandbox` runs the agents' statements.
 
 use std::sync::Arc;
 
@@ -61,15 +61,17 @@ impl Database {
         Ok(database)
     }
 
-    /// Checks that the file has the content whose hash identifies it.
+    /// Checks that the file has the content whose hash identifies it. Returns how often it was found
+    /// in another state so far.
     ///
     /// # Errors
-    /// It has another one, or cannot be read.
-    pub(crate) fn check_unchanged(&self) -> Result<(), EnvError> {
+    /// It has another content, or cannot be read.
+    pub(crate) fn check_unchanged(&self) -> Result<u64, EnvError> {
         let DatabaseFile { name, path, .. } = &self.file;
         let (name, path) = (name.clone(), path.clone());
-        match self.hashed.lock().compare(&path) {
-            Ok(Comparison::Same) => Ok(()),
+        let mut hashed = self.hashed.lock();
+        match hashed.compare(&path) {
+            Ok(Comparison::Same) => Ok(hashed.changes()),
             Ok(comparison) => {
                 let changed = EnvError::ChangedDatabase { name, path };
                 if comparison == Comparison::Other {

@@ -1,8 +1,9 @@
 //! The result of a question's gold SQL, and whether an answer to the question is correct.
 //!
 //! Invariant: gold SQL runs on the SQL threads, in the same sandbox and under the same limits as
-//! the agent's queries. Its result is kept. A run that spent the quick budget or hit the wall clock
-//! has no result, so nothing is kept. Gold rows never leave the environment.
+//! the agent's queries. Its result is kept. A run that spent the quick budget or hit the wall clock,
+//! or met a fault of the file, has no result, so nothing is kept. Gold rows never leave the
+//! environment.
 
 use std::sync::OnceLock;
 
@@ -11,9 +12,10 @@ use serde_json::Value;
 
 use crate::{
     error::EnvError,
+    open_database::OpenDatabase,
     progress::ResultSummary,
     rows::Cell,
-    sandbox::{Failure, QuickBudgetSpent, Sandbox},
+    sandbox::{Failure, QueryError, QuickBudgetSpent},
     verifier::{GoldAnswer, verify_answer},
 };
 
@@ -27,27 +29,28 @@ pub(crate) struct GoldRows {
 
 impl GoldRows {
     /// Returns the rows in `kept`, or runs the gold SQL and keeps its rows. Threads that run it at
-    /// the same time get equal rows. The inner error is that the run hits the wall clock.
+    /// the same time get equal rows. The inner error is that the run hits the wall clock, or that
+    /// the file changed or cannot be read.
     ///
     /// # Errors
     /// The sandbox is quick, and the gold SQL needs more.
     pub(crate) fn get_or_run<'a>(
         question: &Question,
         kept: &'a OnceLock<Self>,
-        sandbox: &Sandbox,
+        open: &OpenDatabase,
     ) -> Result<Result<&'a Self, EnvError>, QuickBudgetSpent> {
         if let Some(rows) = kept.get() {
             return Ok(Ok(rows));
         }
-        let rows = Self::run(question, sandbox)?;
+        let rows = Self::run(question, open)?.and_then(|rows| open.check().map(|()| rows));
         Ok(rows.map(|rows| kept.get_or_init(|| rows)))
     }
 
     fn run(
         question: &Question,
-        sandbox: &Sandbox,
+        open: &OpenDatabase,
     ) -> Result<Result<Self, EnvError>, QuickBudgetSpent> {
-        let rows = match sandbox.query(&question.gold_sql)?.rows {
+        let rows = match open.sandbox.query(&question.gold_sql)?.rows {
             Ok(rows) => Ok(Self {
                 summary: Some(ResultSummary::new(&rows).into_owned()),
                 rows: rows.complete.then(|| {
@@ -57,22 +60,27 @@ impl GoldRows {
             }),
             Err(error) if error.failure == Failure::WallClock => Err(EnvError::WallClock {
                 query: format!("the gold SQL of question {:?}", question.question_id),
-                seconds: sandbox.wall_clock_seconds(),
+                seconds: open.sandbox.wall_clock_seconds(),
             }),
-            Err(error) => {
-                tracing::warn!(
-                    question_id = question.question_id,
-                    gold_sql = question.gold_sql,
-                    error = error.message,
-                    "gold SQL fails; queries on its question earn no progress reward"
-                );
-                Ok(Self {
-                    summary: None,
-                    rows: None,
-                })
-            }
+            Err(error) => match open.fault(&error) {
+                Some(fault) => Err(fault),
+                None => Ok(Self::of_failed(question, &error)),
+            },
         };
         Ok(rows)
+    }
+
+    fn of_failed(question: &Question, error: &QueryError) -> Self {
+        tracing::warn!(
+            question_id = question.question_id,
+            gold_sql = question.gold_sql,
+            error = error.message,
+            "gold SQL fails; queries on its question earn no progress reward"
+        );
+        Self {
+            summary: None,
+            rows: None,
+        }
     }
 }
 

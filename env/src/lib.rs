@@ -15,6 +15,7 @@ mod gold;
 #[cfg(test)]
 mod golden_tests;
 pub mod metrics;
+mod open_database;
 mod pool;
 mod progress;
 mod reward;

@@ -32,7 +32,8 @@ const COUNTERS: [(&str, &str); 3] = [
     ),
     (
         QUERIES,
-        "Queries run, by outcome: ok, denied, work_units, memory, wall_clock, error.",
+        "Queries run, by outcome: ok, denied, work_units, memory, wall_clock, damaged, \
+         unreadable, error.",
     ),
 ];
 const GAUGES: [(&str, &str); 4] = [

@@ -9,8 +9,6 @@
 
 use std::{
     collections::VecDeque,
-    fs::File,
-    io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -21,7 +19,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use data::DatabaseFile;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -29,18 +26,13 @@ use crate::{
     database::Database,
     error::EnvError,
     metrics::{self, BusyThread},
-    sandbox::{QuickBudgetSpent, Sandbox, WorkBudget},
+    open_database::OpenDatabase,
+    sandbox::{QuickBudgetSpent, WorkBudget},
     settings::{EnvSettings, SqlLimits},
 };
 
-/// `EMFILE` and `ENFILE`, the same on Linux, macOS and the BSDs.
-const NO_MORE_FILES: [i32; 2] = [24, 23];
-
 /// For how long a caller waits: as long as a call to env-node may take by default.
 const CALL_TIME: Duration = Duration::from_secs(60);
-/// How often the file of an open database is checked. Checks at each statement would take a
-/// twentieth of the time of a step.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// What a job is assumed to take before one has run.
 const FIRST_GUESS: Duration = Duration::from_millis(100);
 
@@ -67,20 +59,12 @@ struct Load {
     job_nanoseconds: AtomicU64,
 }
 
-/// The sandboxes that a thread keeps open, the last used first.
+/// The databases that a thread keeps open, the last used first.
 struct Connections {
     open: VecDeque<OpenDatabase>,
     capacity: usize,
     limits: SqlLimits,
     budget: WorkBudget,
-}
-
-/// A sandbox on a database.
-struct OpenDatabase {
-    name: String,
-    sandbox: Sandbox,
-    /// When the file was last compared with the one that was hashed.
-    checked: Instant,
 }
 
 impl Pool {
@@ -92,14 +76,14 @@ impl Pool {
         })
     }
 
-    /// Runs `job` with a sandbox on `database`, starting in the lane of `budget`. A job that spends
+    /// Runs `job` with `database`, opened, starting in the lane of `budget`. A job that spends
     /// the quick budget runs a second time in the full lane. A job whose caller is gone before its
     /// turn is dropped.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         budget: WorkBudget,
         database: Arc<Database>,
-        job: impl Fn(&Sandbox) -> Result<T, QuickBudgetSpent> + Send + Sync + 'static,
+        job: impl Fn(&OpenDatabase) -> Result<T, QuickBudgetSpent> + Send + Sync + 'static,
     ) -> Result<T, EnvError> {
         let lanes: &[&Lane] = match budget {
             WorkBudget::Quick => &[&self.quick, &self.full],
@@ -108,7 +92,7 @@ impl Pool {
         let job = Arc::new(job);
         for lane in lanes {
             let (database, job) = (Arc::clone(&database), Arc::clone(&job));
-            if let Ok(result) = lane.run(database, move |sandbox| job(sandbox)).await? {
+            if let Ok(result) = lane.run(database, move |open| job(open)).await? {
                 return Ok(result);
             }
         }
@@ -148,7 +132,7 @@ impl Lane {
     async fn run<T: Send + 'static>(
         &self,
         database: Arc<Database>,
-        job: impl FnOnce(&Sandbox) -> T + Send + 'static,
+        job: impl FnOnce(&OpenDatabase) -> T + Send + 'static,
     ) -> Result<T, EnvError> {
         let (reply, answer) = oneshot::channel();
         let (budget, load) = (self.budget, Arc::clone(&self.load));
@@ -238,68 +222,30 @@ fn work(queue: &Mutex<Receiver<Job>>, mut connections: Connections) {
 }
 
 impl Connections {
-    fn get(&mut self, database: &Database) -> Result<&Sandbox, EnvError> {
-        let key = &database.file.name;
-        match self.open.iter().position(|open| &open.name == key) {
-            Some(index) => self.open.make_contiguous()[..=index].rotate_right(1),
-            None => {
-                let sandbox = Sandbox::open(database, &self.limits, self.budget)
-                    .map_err(|error| cannot_open(&database.file, &error))?;
-                database.check_unchanged()?;
-                self.open.truncate(self.capacity - 1);
-                self.open.push_front(OpenDatabase {
-                    name: key.clone(),
-                    sandbox,
-                    checked: now(),
-                });
+    fn get(&mut self, database: &Arc<Database>) -> Result<&OpenDatabase, EnvError> {
+        let name = &database.file.name;
+        if let Some(index) = self.open.iter().position(|open| open.name() == name) {
+            self.open.make_contiguous()[..=index].rotate_right(1);
+            if self.open[0].is_current() {
+                return Ok(&self.open[0]);
             }
+            self.open.pop_front();
         }
-        let first = &mut self.open[0];
-        if first.checked.elapsed() >= CHECK_EVERY {
-            database.check_unchanged()?;
-            first.checked = now();
-        }
-        Ok(&first.sandbox)
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the edge: when a file is checked decides only how soon a change is found"
-)]
-fn now() -> Instant {
-    Instant::now()
-}
-
-/// Explains why a database cannot be opened. SQLite reports a missing file and a process with too
-/// many open files alike.
-fn cannot_open(file: &DatabaseFile, error: &rusqlite::Error) -> EnvError {
-    let is_out_of_files = |cause: &io::Error| {
-        cause
-            .raw_os_error()
-            .is_some_and(|code| NO_MORE_FILES.contains(&code))
-    };
-    match File::open(&file.path) {
-        Err(cause) if is_out_of_files(&cause) => EnvError::Overloaded {
-            problem: format!(
-                "no file is left to open for database {:?}; if this lasts, raise `ulimit -n` or \
-                 lower connections_per_thread",
-                file.name
-            ),
-        },
-        _ => EnvError::Database {
-            name: file.name.clone(),
-            path: file.path.clone(),
-            reason: format!("cannot be opened: {error}; check that the file is still there"),
-        },
+        let opened = OpenDatabase::open(database, &self.limits, self.budget)?;
+        self.open.truncate(self.capacity - 1);
+        self.open.push_front(opened);
+        Ok(&self.open[0])
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{path::Path, time::SystemTime};
+    use std::{fs::File, path::Path, time::SystemTime};
+
+    use data::DatabaseFile;
 
     use super::*;
+    use crate::open_database::CHECK_EVERY;
 
     #[test]
     fn a_lane_expects_jobs_to_take_as_long_as_the_last_ones() {
@@ -365,7 +311,7 @@ mod tests {
                 create(&path, "CREATE TABLE a (b)");
                 let (pool, database) = pool_of(&path);
                 let run = async || {
-                    let job = |_: &Sandbox| Ok(());
+                    let job = |_: &OpenDatabase| Ok(());
                     pool.run(WorkBudget::Quick, Arc::clone(&database), job)
                         .await
                 };
@@ -391,7 +337,7 @@ mod tests {
         create(&path, "CREATE TABLE a (b)");
         let (pool, database) = pool_of(&path);
         for budget in [WorkBudget::Quick, WorkBudget::Full] {
-            let name = |_: &Sandbox| Ok(thread::current().name().map(str::to_owned));
+            let name = |_: &OpenDatabase| Ok(thread::current().name().map(str::to_owned));
             let ran_on = pool.run(budget, Arc::clone(&database), name).await;
             let expected = format!("env-sql-{}-0", budget.name());
             assert_eq!(ran_on.unwrap(), Some(expected));

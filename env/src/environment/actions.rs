@@ -11,8 +11,9 @@ use crate::{
     error::EnvError,
     gold::{GoldRows, is_correct},
     metrics::{self, QueryCost},
+    open_database::OpenDatabase,
     progress::ResultSummary,
-    sandbox::{Failure, Sandbox, WorkBudget},
+    sandbox::{Failure, WorkBudget},
 };
 
 /// Longest answer, in bytes, that may be checked where quick work is done: no budget bounds the
@@ -54,14 +55,17 @@ impl EnvironmentState {
     ) -> Result<ActionOutcome, EnvError> {
         let (owned_sql, limits) = (sql.to_owned(), self.settings.result);
         let (question, gold) = (Arc::clone(&entry.question), Arc::clone(&entry.gold));
-        let work = move |sandbox: &Sandbox| {
-            let run = sandbox.query(&owned_sql)?;
+        let work = move |open: &OpenDatabase| {
+            let run = open.sandbox.query(&owned_sql)?;
             let cost = QueryCost::from(&run);
             let rows = match run.rows {
                 Ok(rows) => rows,
-                Err(error) => return Ok((cost, Err(error))),
+                Err(error) => {
+                    let fault = open.fault(&error);
+                    return Ok((cost, fault.map_or(Err(error), |fault| Ok(Err(fault)))));
+                }
             };
-            let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
+            let gold = GoldRows::get_or_run(&question, &gold, open)?;
             let outcome = gold.map(|gold| {
                 let level = gold
                     .summary
@@ -110,11 +114,11 @@ impl EnvironmentState {
             Arc::clone(&entry.gold),
             answer.to_owned(),
         );
-        let work = move |sandbox: &Sandbox| {
+        let work = move |open: &OpenDatabase| {
             if !needs_rows {
                 return Ok(Ok(is_correct(&question, None, &answer)));
             }
-            let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
+            let gold = GoldRows::get_or_run(&question, &gold, open)?;
             Ok(gold.map(|gold| is_correct(&question, gold.rows.as_deref(), &answer)))
         };
         self.pool

@@ -5,8 +5,8 @@
 //! of work units (`meter.rs`, `functions.rs`, `collations.rs`); a cap on memory (`memory.rs`); the
 //! constant clock of gold SQL (`process.rs`); and a wall clock behind them all.
 //! Invariant: the same database, statement and limits give the same rows or the same error, except
-//! for [`Failure::WallClock`]. Callers treat that one as a fault of the machine and not as a result
-//! (see `environment.rs`). Work that units do not count, above all arithmetic on texts of thousands
+//! for [`Failure::WallClock`] and faults of the file. Callers treat these as faults of the machine
+//! and not as results (see `environment.rs` and `open_database.rs`). Work that units do not count, above all arithmetic on texts of thousands
 //! of digits, ends there. In a quick run the clock only decides which run gives the result.
 
 pub(crate) mod authorizer;
@@ -25,7 +25,7 @@ mod query;
 mod self_test;
 mod text;
 
-pub(crate) use query::{Failure, QueryRun, QuickBudgetSpent, Sandbox, WorkBudget};
+pub(crate) use query::{Failure, QueryError, QueryRun, QuickBudgetSpent, Sandbox, WorkBudget};
 pub(crate) use self_test::self_test;
 
 #[cfg(test)]

@@ -59,16 +59,22 @@ pub(crate) enum Failure {
     Memory,
     /// The wall clock ran out.
     WallClock,
+    /// The content of the file is not that of a whole database.
+    Damaged,
+    /// The system cannot read the file.
+    Unreadable,
     /// SQLite reports an error: syntax, names, sizes.
     Sqlite,
 }
 
 impl Failure {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Denied,
         Self::WorkUnits,
         Self::Memory,
         Self::WallClock,
+        Self::Damaged,
+        Self::Unreadable,
         Self::Sqlite,
     ];
 
@@ -79,6 +85,8 @@ impl Failure {
             Self::WorkUnits => "work_units",
             Self::Memory => "memory",
             Self::WallClock => "wall_clock",
+            Self::Damaged => "damaged",
+            Self::Unreadable => "unreadable",
             Self::Sqlite => "error",
         }
     }
@@ -257,6 +265,12 @@ impl Sandbox {
                     limits.memory_bytes
                 ),
             ),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                (Failure::Damaged, message)
+            }
+            Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => {
+                (Failure::Unreadable, message)
+            }
             Some(ErrorCode::AuthorizationForStatementDenied) if message == "not authorized" => (
                 Failure::Denied,
                 "only SELECT or WITH ... SELECT is allowed, from the database's own tables"
