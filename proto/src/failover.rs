@@ -198,6 +198,10 @@ fn fault(outcome: &Result<http::Response<Body>, BoxError>) -> Option<Fault> {
         Code::Unavailable if has_reason(&status, ErrorReason::WallClock) => None,
         // A database that one server cannot read may be whole at another.
         Code::Unavailable | Code::Internal => Some(Fault::Away),
+        // So may one whose file has changed there. If all servers say so, the caller learns it.
+        Code::FailedPrecondition if has_reason(&status, ErrorReason::ForeignEnvironment) => {
+            Some(Fault::Away)
+        }
         Code::ResourceExhausted => Some(Fault::Full),
         // tonic's servers end a call by CANCELLED when its deadline has passed.
         Code::DeadlineExceeded | Code::Cancelled => Some(Fault::Late),

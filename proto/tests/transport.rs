@@ -323,19 +323,23 @@ async fn a_server_that_does_not_respond_is_not_asked_again() {
 
 #[tokio::test]
 async fn a_call_that_one_server_cannot_serve_goes_to_the_next() {
-    let (broken, calls) = serve_counted(Some(Status::internal("no database"))).await;
-    let list = format!("{broken},{}", serve().await);
-    let mut client = EnvClient::new(Transport::dial(&list).unwrap());
-    for _ in 0..2 {
-        client.reset(ResetRequest::default()).await.unwrap();
-    }
-    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    let details = ErrorDetails::with_error_info("FOREIGN_ENVIRONMENT", "sqlenv", []);
+    let changed = Status::with_error_details(Code::FailedPrecondition, "has changed", details);
+    for refusal in [Status::internal("no database"), changed] {
+        let (broken, calls) = serve_counted(Some(refusal.clone())).await;
+        let list = format!("{broken},{}", serve().await);
+        let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+        for _ in 0..2 {
+            client.reset(ResetRequest::default()).await.unwrap();
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
 
-    let (broken_too, _) = serve_counted(Some(Status::internal("no database"))).await;
-    let list = format!("{broken},{broken_too}");
-    let mut client = EnvClient::new(Transport::dial(&list).unwrap());
-    let status = client.reset(ResetRequest::default()).await.unwrap_err();
-    assert_eq!(status.code(), Code::Internal, "{status}");
+        let (broken_too, _) = serve_counted(Some(refusal.clone())).await;
+        let list = format!("{broken},{broken_too}");
+        let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+        let status = client.reset(ResetRequest::default()).await.unwrap_err();
+        assert_eq!(status.code(), refusal.code(), "{status}");
+    }
 }
 
 /// Only the node on which a query was too slow once answers its retry.
