@@ -303,7 +303,7 @@ impl MonitoredSocket {
     /// sent last.
     async fn close(&mut self, code: u16, reason: &'static str) {
         // Else what the peer still sends would end the connection before it reads the code.
-        self.received.stop();
+        self.received.close();
         let frame = CloseFrame {
             code,
             reason: reason.into(),
@@ -315,7 +315,15 @@ impl MonitoredSocket {
 
     /// Reads to the end. This also responds to the peer's close frame.
     async fn drain(&mut self) {
-        while let Some(Ok(_)) = self.socket.recv().await {}
+        while let Some(Ok(message)) = self.socket.recv().await {
+            match message {
+                Message::Text(_) | Message::Binary(_) => drop(self.received.take()),
+                Message::Ping(contents) | Message::Pong(contents) => {
+                    self.received.discount(CONTROL_FRAME_BYTES + contents.len());
+                }
+                Message::Close(_) => {}
+            }
+        }
     }
 }
 

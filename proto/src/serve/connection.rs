@@ -202,8 +202,14 @@ impl<I: AsyncRead + Unpin> AsyncRead for PermittedStream<I> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        Poll::Ready(self.received.add(buffer.filled().len() - before))
+        loop {
+            ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+            let bytes = buffer.filled().len() - before;
+            if bytes == 0 || self.received.add(bytes)? {
+                return Poll::Ready(Ok(()));
+            }
+            buffer.set_filled(before);
+        }
     }
 }
 

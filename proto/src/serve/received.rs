@@ -27,6 +27,7 @@ struct Counted {
     budget: BodyBudget,
     bytes: usize,
     reservation: BodyReservation,
+    is_closing: bool,
 }
 
 /// The messages of all sockets together would exceed the budget.
@@ -48,12 +49,15 @@ impl ReceivedBytes {
             budget: budget.clone(),
             bytes: 0,
             reservation: budget.reservation(usize::MAX),
+            is_closing: false,
         });
     }
 
-    /// Stops to count, so that the end of the socket can be read.
-    pub fn stop(&self) {
-        *self.0.lock() = None;
+    /// Drops what exceeds the budget from now on, so that the end of the socket can be read.
+    pub fn close(&self) {
+        if let Some(counted) = self.0.lock().as_mut() {
+            counted.is_closing = true;
+        }
     }
 
     /// Returns the bytes that belong to no complete message.
@@ -80,14 +84,20 @@ impl ReceivedBytes {
         }
     }
 
-    /// Counts what was read from the stream.
-    pub(super) fn add(&self, bytes: usize) -> io::Result<()> {
+    /// Counts what was read from the stream. Returns whether it is to be kept.
+    pub(super) fn add(&self, bytes: usize) -> io::Result<bool> {
         let mut counted = self.0.lock();
         let Some(counted) = counted.as_mut() else {
-            return Ok(());
+            return Ok(true);
         };
         counted.bytes += bytes;
-        counted.reserve()
+        match counted.reserve() {
+            Err(_) if counted.is_closing => {
+                counted.bytes -= bytes;
+                Ok(false)
+            }
+            reserved => reserved.map(|()| true),
+        }
     }
 }
 
@@ -125,6 +135,24 @@ mod tests {
         assert!(another.add(FREE_BYTES + 60).is_err(), "the message counts");
         drop(message);
         socket().add(FREE_BYTES + 100).unwrap();
+    }
+
+    #[test]
+    fn a_closing_socket_drops_what_exceeds_the_budget() {
+        let received = ReceivedBytes::default();
+        received.count(&BodyBudget::new(100));
+        received.close();
+        for (bytes, is_kept) in [
+            (FREE_BYTES + 60, true),
+            (60, false),
+            (1 << 30, false),
+            (40, true),
+        ] {
+            assert_eq!(received.add(bytes).unwrap(), is_kept, "{bytes}");
+        }
+        assert_eq!(received.unfinished(), FREE_BYTES + 100);
+        drop(received.take());
+        assert!(received.add(FREE_BYTES + 100).unwrap());
     }
 
     #[test]
