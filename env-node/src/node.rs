@@ -6,6 +6,7 @@ use std::{
 };
 
 use env::{Action, EnvError, Environment, EpisodeSpec, ResetResult, StepResult};
+use tokio::time::timeout_at;
 
 use crate::{
     clock::now_unix_seconds,
@@ -39,7 +40,7 @@ impl EnvNode {
     /// # Errors
     /// A setting is out of range, or does not let the longest argument of an action through.
     pub fn new(environment: Environment, settings: EnvNodeSettings) -> Result<Self, SettingError> {
-        settings.validate(environment.settings().argument_bytes)?;
+        settings.validate(environment.settings())?;
         Ok(Self {
             environment,
             settings: Arc::new(settings),
@@ -78,8 +79,9 @@ impl EnvNode {
     }
 
     /// Applies actions until one ends the episode or fails, until the call has taken a quarter of
-    /// its time, so that no later action brings it to its end without a response, or until the
-    /// results take [`REPLAY_BYTES`].
+    /// its time, or until the results take [`REPLAY_BYTES`]. An action after the first one is given
+    /// up when three quarters have passed, so that none brings the call to its end without a
+    /// response.
     ///
     /// # Errors
     /// The first action failed.
@@ -91,16 +93,19 @@ impl EnvNode {
     ) -> Result<Vec<StepResult>, EnvError> {
         let began = Instant::now();
         let enough = Duration::from_secs_f64(self.settings.server.max_call_seconds / 4.0);
+        let last = began + enough * 3;
         let mut steps: Vec<StepResult> = Vec::new();
         let mut bytes = 0;
         for action in actions {
             // An action without SQL does not wait for anything.
             tokio::task::yield_now().await;
-            let step = match self.step(token, &action).await {
-                Ok(step) => step,
-                Err(fault) if steps.is_empty() => return Err(fault),
+            let step = match self.step(token, &action) {
+                first if steps.is_empty() => first.await?,
                 // The caller meets the fault if it goes on.
-                Err(_) => break,
+                later => match timeout_at(last.into(), later).await {
+                    Ok(Ok(step)) => step,
+                    Ok(Err(_)) | Err(_) => break,
+                },
             };
             token = step.token.clone();
             bytes += result_bytes(&step);

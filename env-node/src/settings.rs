@@ -1,5 +1,6 @@
 //! Settings of what serves an environment.
 
+use env::EnvSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +22,38 @@ pub struct EnvNodeSettings {
 }
 
 impl EnvNodeSettings {
-    /// Checks ranges. `argument_bytes` is the length of the longest argument that the environment
-    /// takes: it must get through.
-    pub(crate) fn validate(&self, argument_bytes: usize) -> Result<(), SettingError> {
+    /// Checks ranges. The longest argument that the environment takes must get through, and so must
+    /// the response to a query that hits the wall clock.
+    pub(crate) fn validate(&self, env: &EnvSettings) -> Result<(), SettingError> {
         self.server
-            .validate(argument_bytes, self.openenv.message_bytes)?;
+            .validate(env.argument_bytes, self.openenv.message_bytes)?;
+        // The query, and the gold SQL after it.
+        let least = 2.0 * env.sql.wall_clock_seconds;
+        SettingError::unless(
+            self.server.max_call_seconds > least,
+            "server.max_call_seconds",
+            format!("give more than {least}, or lower env.sql.wall_clock_seconds"),
+        )?;
         self.openenv.validate()?;
         self.web.validate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_outlasts_the_wall_clock_of_its_queries() {
+        let mut env = EnvSettings::default();
+        for (seconds, is_allowed) in [(2.0, true), (29.0, true), (30.0, false)] {
+            env.sql.wall_clock_seconds = seconds;
+            let checked = EnvNodeSettings::default().validate(&env);
+            let error = checked.map_err(|error| error.to_string());
+            assert_eq!(error.is_ok(), is_allowed, "{seconds}");
+            if let Err(message) = error {
+                assert!(message.contains("more than 60"), "{message}");
+            }
+        }
     }
 }

@@ -21,6 +21,10 @@ use proto::{
 };
 use tempfile::TempDir;
 
+/// A query that only a limit ends.
+pub(crate) const ENDLESS: &str =
+    "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e, Cars f";
+
 /// A node on the small dataset, the client, and the folder, which lives as long as this.
 pub(crate) struct Fixture {
     pub(crate) folder: TempDir,
@@ -80,6 +84,17 @@ impl Fixture {
             .await
             .unwrap()
             .into_inner()
+    }
+
+    /// Begins so many queries, each of which runs until the wall clock ends it.
+    pub(crate) async fn occupy_sql(&self, queries: usize) {
+        let token = self.reset("cars-1", "").await.token;
+        for _ in 0..queries {
+            let query = step_request(&token, "QUERY", ENDLESS);
+            let mut client = self.client.clone();
+            tokio::spawn(async move { client.step(query).await });
+        }
+        tokio::task::yield_now().await;
     }
 
     /// Plays actions from Reset on and returns every reply.

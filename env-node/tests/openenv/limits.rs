@@ -16,14 +16,12 @@ use tokio::{
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::{
-    common::served::Served,
+    common::{ENDLESS, served::Served},
     counters::Counters,
     server::{HANG, Received, Socket},
     sessions::{PING_SECONDS, admitted_soon, open_by_hand, with_sessions},
 };
 
-/// A query that runs until its budget ends.
-const ENDLESS: &str = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e, Cars f";
 /// The start of a text message of at least two fragments, masked with zeros.
 const FIRST_FRAGMENT: u8 = 0x01;
 const PONG: [u8; 6] = [0x8a, 0x80, 0, 0, 0, 0];
@@ -78,24 +76,27 @@ async fn a_frame_is_answered_in_time_or_refused() {
     let counters = Counters::default();
     let _recorder = set_default_local_recorder(&counters);
     let env = EnvSettings {
+        sql_threads: 1,
         sql: SqlLimits {
             work_units: 1 << 40,
+            wall_clock_seconds: 0.4,
             ..SqlLimits::default()
         },
         ..EnvSettings::default()
     };
     let server = ServerConfig {
-        max_call_seconds: 0.3,
+        max_call_seconds: 0.9,
         ..ServerConfig::default()
     };
     let server = Served::start_with(env, with_server(server)).await;
     let mut socket = server.socket("/ws").await;
     reset(&mut socket).await;
+    server.fixture.occupy_sql(4).await;
     let refused = socket.ask(&step("QUERY", ENDLESS)).await;
     assert_eq!(refused["data"]["code"], "EXECUTION_ERROR", "{refused}");
     let message = refused["data"]["message"].as_str().unwrap();
     assert!(
-        message.contains("0.3 s; the step was not applied, retry"),
+        message.contains("0.9 s; the step was not applied, retry"),
         "{message}"
     );
     assert_eq!(refusals(&counters, "DEADLINE_EXCEEDED"), 1);

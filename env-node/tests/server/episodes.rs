@@ -1,6 +1,7 @@
 //! Tests episodes, health and reflection over a port, and many episodes at once.
 
 use env::{EnvSettings, SqlLimits};
+use env_node::{EnvNodeSettings, ServerConfig};
 use proto::v1::{Action, ReplayRequest, ResetRequest, StepRequest};
 use tonic::Code;
 use tonic_health::pb::{
@@ -177,6 +178,37 @@ async fn a_replay_ends_before_an_action_that_fails() {
     assert_eq!(rest.len(), 2);
     assert!(!rest[0].observation.as_ref().unwrap().error.is_empty());
     assert!(rest[1].observation.as_ref().unwrap().done);
+}
+
+/// Else a node with much work would never respond, and each repetition would wait as long.
+#[tokio::test]
+async fn a_replay_ends_before_an_action_that_waits_for_long() {
+    let env = EnvSettings {
+        sql_threads: 1,
+        sql: SqlLimits {
+            wall_clock_seconds: 0.9,
+            work_units: 1 << 40,
+            ..SqlLimits::default()
+        },
+        ..EnvSettings::default()
+    };
+    let env_node = EnvNodeSettings {
+        server: ServerConfig {
+            max_call_seconds: 2.0,
+            ..ServerConfig::default()
+        },
+        ..EnvNodeSettings::default()
+    };
+    let fixture = Fixture::with(env, env_node);
+    let begun = fixture.reset("cars-1", "").await.token;
+    fixture.occupy_sql(3).await;
+    let requests = [("DESCRIBE", "Cars"), ("QUERY", ENDLESS)];
+    let requests = requests.map(|(kind, argument)| step_request(&begun, kind, argument));
+    let actions = requests.into_iter().filter_map(|it| it.action).collect();
+    let token = begun.clone();
+    let mut client = fixture.client.clone();
+    let replayed = client.replay(ReplayRequest { token, actions });
+    assert_eq!(replayed.await.unwrap().into_inner().steps.len(), 1);
 }
 
 /// One thread with a queue of one gets queries that run until their budget ends. Most of many are

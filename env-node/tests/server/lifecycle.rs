@@ -52,7 +52,7 @@ async fn a_call_in_flight_ends_before_the_node_does() {
     let env = EnvSettings {
         sql: SqlLimits {
             work_units: 30_000_000,
-            wall_clock_seconds: 60.0,
+            wall_clock_seconds: 25.0,
             ..SqlLimits::default()
         },
         ..EnvSettings::default()

@@ -64,15 +64,18 @@ async fn a_passed_deadline_is_deadline_exceeded_on_both_sides() {
 
 #[tokio::test]
 async fn no_call_exceeds_the_limit_of_the_node() {
+    let mut env = patient();
+    (env.sql_threads, env.sql.wall_clock_seconds) = (1, 0.4);
     let env_node = EnvNodeSettings {
         server: ServerConfig {
-            max_call_seconds: 0.2,
+            max_call_seconds: 0.9,
             ..ServerConfig::default()
         },
         ..EnvNodeSettings::default()
     };
-    let served = Served::start_with(patient(), env_node).await;
+    let served = Served::start_with(env, env_node).await;
     let token = served.fixture.reset("cars-1", "").await.token;
+    served.fixture.occupy_sql(4).await;
     let mut request = Request::new(step_request(&token, "QUERY", ENDLESS));
     request.set_timeout(Duration::from_secs(60));
     let status = served.client().step(request).await.unwrap_err();

@@ -18,11 +18,8 @@ mod raw;
 mod refusals;
 mod security;
 
-use common::{Fixture, served::Served};
+use common::{ENDLESS, Fixture, served::Served};
 use proto::{EnvClient, Transport};
-
-/// A query that runs until its budget ends.
-const ENDLESS: &str = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e, Cars f";
 
 impl Served {
     fn transport(&self) -> Transport {

@@ -121,11 +121,17 @@ async fn slow_openers_are_cut_off() {
 /// A peer that opens no flow-control window for its response loses the stream.
 #[tokio::test]
 async fn a_peer_that_does_not_read_loses_its_stream() {
-    let served = Served::with(ServerConfig {
+    let mut env = EnvSettings::default();
+    env.sql.wall_clock_seconds = 0.1;
+    let server = ServerConfig {
         max_call_seconds: 0.3,
         ..ServerConfig::default()
-    })
-    .await;
+    };
+    let env_node = EnvNodeSettings {
+        server,
+        ..EnvNodeSettings::default()
+    };
+    let served = Served::start_with(env, env_node).await;
     let mut stream = raw::connect(served.address).await;
     let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     let body = raw::grpc_frame(&ListQuestionsRequest::default().encode_to_vec());
