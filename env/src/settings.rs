@@ -49,7 +49,7 @@ pub struct EnvSettings {
     /// ones did.
     #[default(4_096)]
     pub sql_queue: usize,
-    /// Databases that a thread keeps open.
+    /// Databases that a thread keeps open. SQLite caches up to 2 MiB of each.
     #[default(160)]
     pub connections_per_thread: usize,
     /// Limits of one query.
