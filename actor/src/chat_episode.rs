@@ -127,12 +127,17 @@ impl ChatCall {
     fn of(message: &Value) -> Self {
         let content = message["content"].as_str().unwrap_or_default();
         let native = message["tool_calls"].get(0).cloned();
-        let text = match &native {
-            Some(call) => format!("{content}{}", call_text(&call["function"])),
-            None => content.to_owned(),
+        let (parsed, text) = match &native {
+            // The content is not parsed: it may mention `<tool_call>`, or open a think block that
+            // the server cut off.
+            Some(call) => {
+                let call = call_text(&call["function"]);
+                (tool_call::parse(&call), format!("{content}{call}"))
+            }
+            None => (tool_call::parse(content), content.to_owned()),
         };
         Self {
-            parsed: tool_call::parse(&text),
+            parsed,
             text,
             native,
             content: json!(content),
@@ -234,6 +239,21 @@ mod tests {
         );
         let [_, seen] = ChatCall::of(&in_text).exchange(&observed(""));
         assert_eq!(seen, json!({"role": "user", "content": "(empty)"}));
+    }
+
+    #[test]
+    fn a_native_call_counts_whatever_the_content_says() {
+        for content in ["I call it by <tool_call>.", "<think>\nFirst I", ""] {
+            let call = json!({"id": "c1", "type": "function", "function": {
+                "name": "query", "arguments": r#"{"sql": "SELECT 1"}"#
+            }});
+            let message = json!({"role": "assistant", "content": content, "tool_calls": [call]});
+            let call = ChatCall::of(&message);
+            assert!(!call.parsed.malformed, "{message}");
+            assert_eq!(call.parsed.action, tool_call::action("QUERY", "SELECT 1"));
+            assert!(call.text.starts_with(content), "{}", call.text);
+            assert!(call.text.contains("SELECT 1"), "{}", call.text);
+        }
     }
 
     #[test]
