@@ -44,7 +44,7 @@ pub fn parse(completion: &str) -> ParsedCall {
 
 /// Returns what a completion says before its tool call, without blanks at the end.
 pub fn text_before_call(completion: &str) -> &str {
-    let before = completion.split_once(OPEN).map_or("", |(before, _)| before);
+    let before = split_at_call(completion).map_or("", |(before, _)| before);
     before.trim_end()
 }
 
@@ -82,11 +82,8 @@ fn without_end_markers(text: &str) -> &str {
 }
 
 fn first_call(text: &str) -> Option<Action> {
-    let (_, body) = after_thinking(text)?.split_once(OPEN)?;
-    let call = serde_json::Deserializer::from_str(body)
-        .into_iter::<Map<String, Value>>()
-        .next()?
-        .ok()?;
+    let (_, body) = split_at_call(text)?;
+    let (call, _) = leading_object(body)?;
     let name = call.get("name")?.as_str()?;
     let tool = TOOLS
         .iter()
@@ -95,12 +92,43 @@ fn first_call(text: &str) -> Option<Action> {
     Some(action(tool.action_type, argument))
 }
 
+/// Splits a text at the opening tag of its first call.
+fn split_at_call(text: &str) -> Option<(&str, &str)> {
+    let thought = text.len() - after_thinking(text)?.len();
+    let call = thought + text[thought..].find(OPEN)?;
+    Some((&text[..call], &text[call + OPEN.len()..]))
+}
+
 /// Returns what follows the leading think block, or none if the block is not closed.
 fn after_thinking(text: &str) -> Option<&str> {
     match text.trim_start().strip_prefix(THINK_OPEN) {
-        None => Some(text),
+        None => Some(after_opened_thought(text)),
         Some(thought) => thought.split_once(THINK_CLOSE).map(|(_, rest)| rest),
     }
+}
+
+/// Returns what follows a think block that the prompt opened, as the templates of some models do,
+/// or the whole text if there is no such block.
+fn after_opened_thought(text: &str) -> &str {
+    match text.split_once(THINK_CLOSE) {
+        Some((_, rest)) if rest.contains(OPEN) => {
+            // The closing tag may also be a text inside of the first call, such as a part of SQL.
+            let body = text.split_once(OPEN).map(|(_, body)| body);
+            let call = body.and_then(leading_object);
+            match call.is_some_and(|(_, behind)| behind.len() < rest.len()) {
+                true => text,
+                false => rest,
+            }
+        }
+        _ => text,
+    }
+}
+
+/// Returns the JSON object at the beginning of a text, and the text behind it.
+fn leading_object(text: &str) -> Option<(Map<String, Value>, &str)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter();
+    let object = values.next()?.ok()?;
+    Some((object, &text[values.byte_offset()..]))
 }
 
 fn argument(arguments: Option<&Value>, parameter: &str) -> String {
@@ -239,9 +267,31 @@ mod tests {
         ),
     ];
 
+    /// Completions of a model whose prompt opens the think block, and others with a closing tag.
+    const CLOSED_THOUGHTS: &[(&str, (&str, &str))] = &[
+        (
+            "I could write <tool_call>{\"name\": \"answer\"}</tool_call>.\n</think>\n<tool_call>{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}</tool_call>",
+            SELECT_1,
+        ),
+        (
+            "A <tool_call> is next.\n</think>\n<tool_call>{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}</tool_call>",
+            SELECT_1,
+        ),
+        // The tag is a part of the first call.
+        (
+            "<tool_call>{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT '</think>'\"}}</tool_call><tool_call>{\"name\": \"answer\"}</tool_call>",
+            ("QUERY", "SELECT '</think>'"),
+        ),
+        // No call follows the tag.
+        (
+            "<tool_call>{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}</tool_call></think>",
+            SELECT_1,
+        ),
+    ];
+
     #[test]
     fn calls_are_parsed() {
-        for (text, (kind, argument)) in CALLS {
+        for (text, (kind, argument)) in CALLS.iter().chain(CLOSED_THOUGHTS) {
             let call = parse(text);
             assert!(!call.malformed, "{text}");
             assert_eq!(call.action, action(kind, *argument), "{text}");
@@ -295,6 +345,19 @@ mod tests {
             let call = parse(text);
             assert!(call.malformed, "{text}");
             assert_eq!(call.action, action("QUERY", *raw), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_text_before_a_call_holds_the_whole_thought() {
+        let call = "<tool_call>{\"name\": \"query\"}</tool_call>";
+        for before in [
+            "",
+            "I look.",
+            "<think>A <tool_call> is next.</think>",
+            "A <tool_call> is next.\n</think>",
+        ] {
+            assert_eq!(text_before_call(&format!("{before}\n{call}")), before);
         }
     }
 
