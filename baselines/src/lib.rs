@@ -33,4 +33,4 @@ pub use oracle::OraclePolicy;
 pub use random::RandomPolicy;
 pub use scripted_policy::{ActionPolicy, ScriptedPolicy};
 pub use solutions::Solutions;
-pub use transcripts::demonstration_of;
+pub use transcripts::{EXAMPLE_CALL, demonstration_of};

@@ -9,12 +9,16 @@ use policy::{Chat, ChatRole, Message, ToolCall};
 use proto::v1::Segment;
 use serde_json::Value;
 
+/// How the ids of calls in solved examples begin, which are a part of the prompt.
+pub const EXAMPLE_CALL: &str = "example_";
+
 /// Returns a conversation as an episode to imitate; none if it says that its answer is not
 /// correct.
 ///
 /// `line` has `messages` and, optionally, `tools` (default: those of the environment), `correct`,
-/// and `prompt`: the text before the first message, if that is one of the assistant. A turn whose
-/// result says `malformed_call` is shown and not learned.
+/// and `prompt`: the text before the first message, if that is one of the assistant. Shown and not
+/// learned are a turn whose result says `malformed_call`, and what precedes the first message of
+/// the assistant that is no call of a solved example ([`EXAMPLE_CALL`]).
 ///
 /// # Errors
 /// Names the message or field that cannot be used.
@@ -24,17 +28,20 @@ pub fn demonstration_of(chat: &Chat, line: &Value) -> Result<Option<Segment>, St
         Value::Bool(true) | Value::Null => {}
         _ => return Err("`correct` is neither true nor false".to_owned()),
     }
-    let messages = line["messages"]
+    let listed = line["messages"]
         .as_array()
         .ok_or("has no list `messages`")?;
-    let messages: Vec<Message> = messages
+    let messages: Vec<Message> = listed
         .iter()
         .enumerate()
         .map(|(at, message)| message_of(message).map_err(|fault| format!("message {at}: {fault}")))
         .collect::<Result<_, _>>()?;
     let is_assistant = |message: &Message| message.role == ChatRole::Assistant;
-    let first = messages.iter().position(is_assistant);
-    let first = first.ok_or("has no message of the assistant, so nothing could be learned")?;
+    let is_learned = |message: &Value| message["role"] == "assistant" && !is_example(message);
+    let first = listed.iter().position(is_learned).ok_or(
+        "has no message of the assistant, apart from calls whose id begins with `example_`, so \
+         nothing could be learned",
+    )?;
     let mut segment = Segment::default();
     push(&mut segment, &opening(chat, line, &messages[..first])?, 0);
     let mut at = first;
@@ -55,6 +62,12 @@ pub fn demonstration_of(chat: &Chat, line: &Value) -> Result<Option<Segment>, St
         at += 1 + next;
     }
     Ok(Some(segment))
+}
+
+/// Returns whether a message calls a tool in a solved example.
+fn is_example(message: &Value) -> bool {
+    let id = message["tool_calls"][0]["id"].as_str();
+    id.is_some_and(|id| id.starts_with(EXAMPLE_CALL))
 }
 
 /// Returns the tokens before the first turn of the assistant.
@@ -96,6 +109,9 @@ fn text_of(message: &Message) -> String {
 fn message_of(message: &Value) -> Result<Message, String> {
     let role = match message["role"].as_str() {
         Some("system" | "developer") => ChatRole::System,
+        // In a rollout the result of a malformed call is a tool message as well. OpenAI's format
+        // has none without a call.
+        Some("user") if message["malformed_call"] == Value::Bool(true) => ChatRole::Tool,
         Some("user") => ChatRole::User,
         Some("assistant") => ChatRole::Assistant,
         Some("tool") => ChatRole::Tool,
@@ -230,12 +246,18 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named() {
         let chat = chat();
+        let mut example = call("query", "{}");
+        example["tool_calls"][0]["id"] = json!("example_1");
         for (line, named) in [
             (json!({}), "no list `messages`"),
             (json!({"messages": []}), "no message of the assistant"),
             (
                 json!({"messages": [{"role": "user", "content": "x"}]}),
                 "no message of the assistant",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": "x"}, example]}),
+                "apart from calls whose id begins with `example_`",
             ),
             (
                 json!({"messages": [{"role": "robot"}]}),

@@ -15,6 +15,7 @@ use actor::{
     tool_call, tool_schemas,
 };
 use anyhow::{Context as _, Result};
+use baselines::EXAMPLE_CALL;
 use learner::journal;
 use policy::{Chat, ChatRole, Message, ToolCall};
 use proto::v1::{Observation, Segment, Trajectory, Turn};
@@ -93,7 +94,8 @@ fn prompt(chat: &Chat, trajectory: &Trajectory) -> Result<Option<String>> {
 /// Returns the messages that a prompt was rendered from: the journal holds its tokens only. Without
 /// a match, which a template that rewrites its messages causes, there are none.
 fn opening_messages(chat: &Chat, prompt: &str) -> Result<Vec<Value>> {
-    for shots in 0..=MOST_SHOTS {
+    // From the most examples down: a prompt with examples also begins and ends as one without.
+    for shots in (0..=MOST_SHOTS).rev() {
         let mut messages = opening(&Observation::default(), shots);
         messages.pop();
         messages.push(Message::new(ChatRole::User, MARK));
@@ -123,7 +125,7 @@ fn message_value(at: usize, message: &Message) -> Value {
         ChatRole::Tool => "tool",
     };
     let mut value = json!({"role": role, "content": message.content});
-    let id = |at: usize| format!("example_{at}");
+    let id = |at: usize| format!("{EXAMPLE_CALL}{at}");
     match message.role {
         ChatRole::Tool => value["tool_call_id"] = json!(id(at - 1)),
         _ if message.tool_calls.is_empty() => {}
@@ -145,7 +147,7 @@ fn call_value(id: &str, ToolCall { name, arguments }: &ToolCall) -> Value {
 }
 
 /// Returns a turn as two messages: what the assistant wrote, and the result of the tool as the
-/// policy saw it. A malformed turn has its text and no call.
+/// policy saw it. A malformed turn has its text and no call, so its result is one of the user.
 fn turn_messages(
     chat: &Chat,
     at: usize,
@@ -154,35 +156,35 @@ fn turn_messages(
 ) -> Result<[Value; 2]> {
     let action = turn.action.clone().unwrap_or_default();
     let id = format!("call_{at}");
-    let said = match turn.malformed {
-        true => json!({"role": "assistant", "content": action.argument}),
+    let (said, mut seen) = match turn.malformed {
+        true => (
+            json!({"role": "assistant", "content": action.argument}),
+            json!({"role": "user"}),
+        ),
         false => {
             let text = chat.completion_text(completion(turn, trajectory))?;
             let call = call_value(&id, &tool_call::from_action(&action));
-            json!({
+            let said = json!({
                 "role": "assistant",
                 "content": tool_call::text_before_call(&text),
                 "tool_calls": [call],
-            })
+            });
+            (said, json!({"role": "tool", "tool_call_id": id}))
         }
     };
     let (result, error) = match turn.observation_is_error {
         true => (String::new(), turn.observation_text.clone()),
         false => (turn.observation_text.clone(), String::new()),
     };
-    let seen = Observation {
+    let observation = Observation {
         result,
         error,
         ..Observation::default()
     };
-    let seen = json!({
-        "role": "tool",
-        "tool_call_id": id,
-        "content": tool_text(&seen),
-        "is_error": turn.observation_is_error,
-        "malformed_call": turn.malformed,
-        "reward": turn.reward,
-    });
+    seen["content"] = json!(tool_text(&observation));
+    seen["is_error"] = json!(turn.observation_is_error);
+    seen["malformed_call"] = json!(turn.malformed);
+    seen["reward"] = json!(turn.reward);
     Ok([said, seen])
 }
 
@@ -273,8 +275,19 @@ mod tests {
         }
     }
 
-    /// What `sqlenv sft --transcripts` imitates of a line has the tokens of the rollout. A
-    /// malformed turn is shown and not learned.
+    /// Checks that each call has an id, and that a tool message answers the call before it, as
+    /// OpenAI's format requires.
+    fn check_format(messages: &[Value]) {
+        assert_eq!(messages[0]["role"], "system");
+        for pair in messages.windows(2) {
+            let call = &pair[0]["tool_calls"][0]["id"];
+            assert_eq!(call, &pair[1]["tool_call_id"], "{pair:?}");
+            assert_eq!(call.is_string(), pair[1]["role"] == "tool", "{pair:?}");
+        }
+    }
+
+    /// What `sqlenv sft --transcripts` imitates of a line has the tokens of the rollout. Examples
+    /// and a malformed turn are shown and not learned.
     #[test]
     fn an_imitated_line_has_the_tokens_of_its_rollout() {
         let chat = policy::embedded::base().unwrap().chat;
@@ -304,10 +317,13 @@ mod tests {
                 observation("Answer submitted: correct.", false),
             ),
         ];
-        for shots in [0, 3] {
+        for shots in [0, 1, 3] {
             let trajectory = played(&chat, shots, &turns);
             let line = line(&chat, 7, &trajectory).unwrap();
-            assert_eq!(line["messages"][0]["role"], "system");
+            let messages = line["messages"].as_array().unwrap();
+            let before = opening(&observation("", false), shots).len();
+            assert_eq!(messages.len(), before + 2 * turns.len());
+            check_format(messages);
             let imitated = baselines::demonstration_of(&chat, &line).unwrap().unwrap();
             assert_eq!(imitated, trajectory.segments[0]);
         }
