@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// The hashes of what the training starts from, in the format of sha256sum.
-const MODEL_FILES: &str = "model.sha256";
+pub(crate) const MODEL_FILES: &str = "model.sha256";
 const SHARD: &str = "shard";
 const HELD_OUT: &str = "held-out";
 const HELD_OUT_MESSY: &str = "held-out-messy";

@@ -5,6 +5,7 @@
 
 mod grpo;
 mod imitation;
+mod resumable;
 mod run;
 mod table;
 

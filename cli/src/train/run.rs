@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use policy::Model;
 use report::{RunFolder, RunInfo, RunStatus, SETTINGS, StageTime};
 
+use super::resumable::{check_is_of_train, newest};
 use crate::{
     args::{ConfigArgs, DEFAULT_RUNS_DIR, TrainArgs},
     config::{self, RunConfig},
@@ -55,6 +56,7 @@ impl PlannedRun {
         if let RunTarget::New(path) = &target
             && path.join(SETTINGS).exists()
         {
+            check_is_of_train(path)?;
             if args.or_resume {
                 return Self::continued(config, path.clone());
             }
@@ -98,6 +100,7 @@ impl PlannedRun {
         let path = args.runs_dir.join(name);
         let config = RunConfig::read(&path.join(SETTINGS))
             .with_context(|| format!("{} cannot be resumed", path.display()))?;
+        check_is_of_train(&path)?;
         ensure!(
             data.is_none() || data == config.data.dir,
             "--resume uses the data of the run; remove --data, or start a new run"
@@ -262,32 +265,6 @@ fn folder_name(name: &str) -> Result<&Path> {
          the runs by --runs-dir"
     );
     Ok(path)
-}
-
-/// Returns the name of the run whose settings were written last.
-fn newest(runs_dir: &Path) -> Result<String> {
-    let entries = fs::read_dir(runs_dir).with_context(|| {
-        format!(
-            "there is no run to resume in {}; start one without --resume, or name the folder of \
-             the runs by --runs-dir",
-            runs_dir.display()
-        )
-    })?;
-    entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| {
-            let settings = entry.path().join(SETTINGS).metadata().ok()?;
-            let name = entry.file_name().display().to_string();
-            Some((settings.modified().ok()?, name))
-        })
-        .max()
-        .map(|(_, name)| name)
-        .with_context(|| {
-            format!(
-                "{} contains no run to resume; start one with `sqlenv train`",
-                runs_dir.display()
-            )
-        })
 }
 
 #[expect(
