@@ -16,7 +16,7 @@ mod sections;
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use env::RewardProfile;
 use learner::{LearnerConfig, RunArguments};
 use policy::{DTypeChoice, DeviceChoice, Placement};
@@ -122,7 +122,7 @@ pub(crate) trait RoleSettings: Serialize + DeserializeOwned + Default {
 /// starts it again.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub(crate) struct WrongSettings(#[from] anyhow::Error);
+pub(crate) struct WrongSettings(pub(crate) anyhow::Error);
 
 /// Resolves the settings of a role.
 ///
@@ -177,6 +177,29 @@ impl RoleSettings for ActorRole {
 }
 
 impl LearnerRole {
+    /// Reads the settings of a run from the text of its `config.toml`.
+    pub(crate) fn of_run(config: &str) -> Result<Self> {
+        layers::parse(config.parse()?)
+    }
+
+    /// Checks that a run which is resumed goes on under the settings that shape its weights, and
+    /// with its own evaluations.
+    ///
+    /// # Errors
+    /// [`WrongSettings`].
+    pub(crate) fn check_resumes(&self, begun: &Self) -> Result<()> {
+        let weights_of = |it: &Self| it.learner.fingerprint(it.seed);
+        let same = || {
+            ensure!(
+                weights_of(self) == weights_of(begun),
+                "the run has other settings of [learner], or another seed, than this command; \
+                 give those of its config.toml, or choose another --run-dir"
+            );
+            self.evaluation.check_questions_of(&begun.evaluation)
+        };
+        Ok(same().map_err(WrongSettings)?)
+    }
+
     /// Returns the device and the dtype to compute in.
     pub(crate) fn placement(&self) -> Placement {
         Placement {
@@ -230,12 +253,6 @@ fn validate_learner(learner: &LearnerConfig) -> Result<()> {
         known.context("setting learner.rollout.reward_profile")?;
     }
     learner.validate().context("in [learner]")
-}
-
-/// Returns the evaluations that the settings of a run name, which are its `config.toml`.
-pub(crate) fn evaluations_of(config: &str) -> Result<EvaluationConfig> {
-    let run: LearnerRole = layers::parse(config.parse()?)?;
-    Ok(run.evaluation)
 }
 
 impl RunConfig {

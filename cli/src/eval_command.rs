@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{ConfigArgs, EvalArgs, PolicyChoice},
-    config::{self, RoleSettings as _, RunConfig},
+    config::{self, RoleSettings as _, RunConfig, WrongSettings},
     evaluation::{EvaluatedPolicy, Evaluator, failure_text, table_questions},
     model_source, out_file,
     progress::Progress,
@@ -132,6 +132,7 @@ fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
     rollout.shots = args.shots.unwrap_or(rollout.shots);
     config
         .validate()
+        .map_err(WrongSettings)
         .context("--temperature or --shots cannot be used")?;
     Ok(config)
 }

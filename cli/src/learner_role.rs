@@ -104,15 +104,15 @@ pub(crate) async fn learner(
     run.end(trained, serving.learner.is_finished(), info).await
 }
 
-/// Checks that a run which is resumed goes on with its own data and evaluations. `Learner::open`
-/// checks the other settings.
+/// Checks that a run which is resumed goes on with its own data and settings. `Learner::open`
+/// checks what they name, such as the base model.
 fn check_begun(begun: &RunRecords, info: &RunInfo, config: &LearnerRole) -> Result<()> {
     check_data(begun.info.as_ref(), info)?;
     let Some(begun) = &begun.config else {
         return Ok(());
     };
-    let begun = config::evaluations_of(begun).context("in the config.toml of the run")?;
-    config.evaluation.check_questions_of(&begun)
+    let begun = LearnerRole::of_run(begun).context("in the config.toml of the run")?;
+    config.check_resumes(&begun)
 }
 
 async fn open_admin_port(args: &LearnerArgs, live: &LiveRun) -> Result<Readiness> {

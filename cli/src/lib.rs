@@ -1,8 +1,8 @@
 //! What `sqlenv` does beyond the roles: settings, the stages of a run, its folder and report, and
 //! what people type.
 //!
-//! Exit codes: 0 success, 1 failure or a problem that `doctor` found, 2 wrong usage or no device to
-//! check, 130 interrupted (a run can be resumed).
+//! Exit codes: 0 success, 1 failure or a problem that `doctor` found, 2 wrong flags or settings or
+//! no device to check, 130 interrupted (a run can be resumed).
 
 mod admin;
 mod admin_client;

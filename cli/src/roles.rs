@@ -4,8 +4,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use env::Environment;
-use env_node::{EnvNode, Server};
+use env_node::Server;
 use learner::ranks::RankOptions;
 use policy::Placement;
 use proto::RanksClient;
@@ -49,14 +48,14 @@ pub(crate) async fn env_node(
     let databases = dataset.databases.len();
     let fit = |limit| env_node::fit_open_files(env, server, limit, databases);
     fit_open_files(fit, progress);
-    let environment = Environment::open(dataset, config.env).context("in [env]")?;
+    let environment = setup::open_environment(dataset, config.env).context("in [env]")?;
     if !environment.has_shared_key() {
         progress.print(
             "tokens are signed with a random key and end with this process; nodes that share \
              episodes need the same key: --set env.signing_key_file=FILE",
         );
     }
-    let node = EnvNode::new(environment, config.env_node).context("in [env_node]")?;
+    let node = setup::open_node(environment, config.env_node).context("in [env_node]")?;
     let server = Server::open(&node).context("in [env_node]")?;
     ready.set(true);
     progress.print(&format!("env-node serves on {}", listener.local_addr()?));

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use baselines::Solutions;
 use candle_core::Device;
 use data::{Dataset, NO_LICENCE};
-use env::Environment;
-use env_node::EnvNode;
+use env::{EnvError, EnvSettings, Environment};
+use env_node::{EnvNode, EnvNodeSettings};
 use policy::{Model, Placement, random::derive_seed};
 use proto::{
     Credentials, EnvClient, Transport, env_client,
@@ -18,7 +18,7 @@ use tonic::Code;
 
 use crate::{
     args::{EnvCredentials, LearnerCredentials, OWN_DATA_DIR},
-    config::{DataConfig, ModelConfig, RunConfig},
+    config::{DataConfig, ModelConfig, RunConfig, WrongSettings},
     progress::Progress,
     shutdown::read_unless_interrupted,
 };
@@ -64,9 +64,9 @@ impl Setup {
     /// Starts the environment on data that is open.
     pub(crate) fn of_dataset(dataset: Dataset, config: &RunConfig) -> Result<Self> {
         let solutions = Arc::new(dataset.questions.iter().collect());
-        let environment = Environment::open(dataset.clone(), config.env.clone())?;
+        let environment = open_environment(dataset.clone(), config.env.clone())?;
         let data_sha256 = environment.data_sha256().to_owned();
-        let node = EnvNode::new(environment, config.env_node.clone())?;
+        let node = open_node(environment, config.env_node.clone())?;
         Ok(Self {
             dataset: Arc::new(dataset),
             env: Transport::in_process(node.service()),
@@ -113,6 +113,29 @@ impl Setup {
         }
         Ok(())
     }
+}
+
+/// Starts the environment of a dataset.
+///
+/// # Errors
+/// [`WrongSettings`], or the data or a file of the settings cannot be used.
+pub(crate) fn open_environment(dataset: Dataset, settings: EnvSettings) -> Result<Environment> {
+    Environment::open(dataset, settings).map_err(|error| match error {
+        // A file may be a secret that is there at the next start.
+        EnvError::Setting { field, .. } if !field.ends_with("_file") => {
+            WrongSettings(error.into()).into()
+        }
+        _ => error.into(),
+    })
+}
+
+/// Makes the servers of an environment.
+///
+/// # Errors
+/// [`WrongSettings`].
+pub(crate) fn open_node(environment: Environment, settings: EnvNodeSettings) -> Result<EnvNode> {
+    let node = EnvNode::new(environment, settings);
+    Ok(node.map_err(|error| WrongSettings(error.into()))?)
 }
 
 /// Connects to an env-node that serves.

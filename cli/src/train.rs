@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin::{self, Readiness},
     args::TrainArgs,
-    config::{self, RunConfig},
+    config::{self, RunConfig, WrongSettings},
     doctor::problems_text,
     evaluation::Evaluator,
     live::LiveRun,
@@ -32,7 +32,7 @@ use crate::{
     supervised::remove_checkpoints,
     warm_start,
 };
-use run::{OpenRun, PlannedRun};
+use run::{OpenRun, PlannedRun, folder_name};
 
 /// The folder of supervised trainings in progress, in a run's folder.
 const SFT_CHECKPOINTS: &str = "sft-checkpoints";
@@ -50,7 +50,7 @@ pub(crate) async fn train(
     // `--resume` would choose it as the newest run.
     let plan = PlannedRun::resolve(args)?;
     let config = plan.config.clone();
-    check_is_of_one_process(&config)?;
+    check_is_of_one_process(&config).map_err(WrongSettings)?;
     config.device.open()?;
     let live = LiveRun::default();
     let ready = open_admin_port(args.admin, &live).await?;
@@ -114,10 +114,14 @@ fn check_is_of_one_process(config: &RunConfig) -> Result<()> {
     Ok(())
 }
 
-/// Prints the resolved settings, and checks what they name.
+/// Prints the resolved settings, and checks what they name. They may be those of the roles of a run
+/// over several processes.
 fn print_settings(args: &TrainArgs) -> Result<()> {
     let config: RunConfig = config::resolve(&args.config)?;
     stdout::print(config.commented_toml()?)?;
+    if let Some(name) = &args.name {
+        folder_name(name)?;
+    }
     config.check_paths()?;
     check_model(&config)
 }

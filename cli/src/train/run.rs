@@ -9,14 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use policy::Model;
 use report::{RunFolder, RunInfo, RunStatus, SETTINGS, StageTime};
 
 use super::resumable::{check_is_of_train, newest};
 use crate::{
     args::{ConfigArgs, DEFAULT_RUNS_DIR, TrainArgs},
-    config::{self, RunConfig},
+    config::{self, RunConfig, WrongSettings},
     live::LiveRun,
     progress::Progress,
     run_info::{check_data, run_info},
@@ -56,7 +56,7 @@ impl PlannedRun {
         if let RunTarget::New(path) = &target
             && path.join(SETTINGS).exists()
         {
-            check_is_of_train(path)?;
+            check_is_of_train(path).map_err(WrongSettings)?;
             if args.or_resume {
                 return Self::continued(config, path.clone());
             }
@@ -75,9 +75,11 @@ impl PlannedRun {
             .with_context(|| format!("{} cannot be resumed", path.display()))?;
         ensure!(
             config::to_toml(&earlier)? == config::to_toml(&config)?,
-            "{} has other settings than this command; give the settings of its {SETTINGS}, or \
-             choose another --name",
-            path.display()
+            WrongSettings(anyhow!(
+                "{} has other settings than this command; give the settings of its {SETTINGS}, or \
+                 choose another --name",
+                path.display()
+            ))
         );
         Ok(Self {
             config,
@@ -100,7 +102,7 @@ impl PlannedRun {
         let path = args.runs_dir.join(name);
         let config = RunConfig::read(&path.join(SETTINGS))
             .with_context(|| format!("{} cannot be resumed", path.display()))?;
-        check_is_of_train(&path)?;
+        check_is_of_train(&path).map_err(WrongSettings)?;
         ensure!(
             data.is_none() || data == config.data.dir,
             "--resume uses the data of the run; remove --data, or start a new run"
@@ -256,13 +258,18 @@ fn resume_command(folder: &Path) -> String {
 }
 
 /// Returns the name of a run if its folder lies in that of the runs.
-fn folder_name(name: &str) -> Result<&Path> {
+///
+/// # Errors
+/// [`WrongSettings`].
+pub(super) fn folder_name(name: &str) -> Result<&Path> {
     let path = Path::new(name);
     let is_below = |part| matches!(part, Component::Normal(_));
     ensure!(
         !name.is_empty() && path.components().all(is_below),
-        "--name {name:?} is not the name of a folder; give one such as `my-run`, and the folder of \
-         the runs by --runs-dir"
+        WrongSettings(anyhow!(
+            "--name {name:?} is not the name of a folder; give one such as `my-run`, and the \
+             folder of the runs by --runs-dir"
+        ))
     );
     Ok(path)
 }

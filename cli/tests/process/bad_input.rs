@@ -134,11 +134,18 @@ fn a_folder_that_is_no_run_is_refused() {
 /// A supervisor must not start a command again whose settings are wrong.
 #[test]
 fn wrong_settings_end_a_command_as_wrong_flags_do() {
+    let node = ["env-node", "--listen", "127.0.0.1:0", "--set"];
     for args in [
         &["train", "--set", "learner.stepz=3"][..],
         &["train", "--config", "nowhere.toml"],
         &["env-node", "--set", "env.step_budgets=3"],
         &["train", "--stepz"],
+        &["train", "--set", "learner.ranks.count=2"],
+        &["train", "--name", "../elsewhere"],
+        &["train", "--dry-run", "--name", "../elsewhere"],
+        &[&node[..], &["env.step_budget=0"]].concat(),
+        &[&node[..], &["env_node.server.max_connections=0"]].concat(),
+        &["eval", "--policy", "random", "--shots", "2"],
     ] {
         let output = sqlenv(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -114,6 +114,6 @@ fn the_same_command_starts_a_run_and_resumes_it() {
     assert!(weights() == before);
     let other = sqlenv(&train).args(["--seed", "9"]).output().unwrap();
     let text = String::from_utf8_lossy(&other.stderr);
-    assert_eq!(other.status.code(), Some(1));
+    assert_eq!(other.status.code(), Some(2));
     assert!(text.contains("has other settings"), "{text}");
 }

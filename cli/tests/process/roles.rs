@@ -94,7 +94,7 @@ fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
     let before = config();
     let output = sqlenv(args).args(["--seed", "9"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(2));
     assert!(text.contains("other settings"), "{text}");
     assert_eq!(config(), before);
 }
@@ -104,7 +104,7 @@ fn other_evaluations_are_refused(args: &[&str]) {
     let other = ["--set", "evaluation.curve_questions=7"];
     let output = sqlenv(args).args(other).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(2));
     assert!(text.contains("evaluation.curve_questions is 7"), "{text}");
 }
 
@@ -189,7 +189,7 @@ fn openenvs_variables_set_an_env_node() {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(text.contains("openenv.max_sessions"), "{text}");
     let mut node = sqlenv(&["env-node"]);
     node.env_remove("SQLENV_LISTEN").env("PORT", "0");
