@@ -61,6 +61,10 @@ pub(crate) async fn pretrain(
     let open = move || initial_model(start.as_deref(), architecture.as_deref(), seed);
     let base = read_unless_interrupted(&shutdown, open).await?;
     let folder = RunFolder::create(&args.out)?;
+    // Checked before the training, so that its result is not lost, and under the lock of the
+    // folder, since the check removes what an interrupted save has left.
+    let out = args.out.join(MODEL);
+    Model::check_target(&out).context("--out")?;
     let settings = folder.path().join(SETTINGS);
     keep_same(&settings, &config::to_toml(&config)?, "settings")?;
     let model_files = folder.path().join(MODEL_FILES);
@@ -76,7 +80,6 @@ pub(crate) async fn pretrain(
         shutdown: &shutdown,
     };
     let model = pretraining.run(&base).await?;
-    let out = args.out.join(MODEL);
     model.save(&out)?;
     progress.print(&format!("wrote {}", out.display()));
     Ok(())

@@ -92,6 +92,21 @@ fn a_killed_pretraining_continues_to_the_same_weights() {
     );
 }
 
+/// The work of days is not lost to a file in the way of its result.
+#[test]
+fn a_folder_in_place_of_the_model_is_refused_before_the_training() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    fs::create_dir(&model).unwrap();
+    fs::write(model.join("thesis.txt"), "years of work").unwrap();
+    let output = pretrain(dir.path()).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{printed}");
+    assert!(printed.contains("choose another"), "{printed}");
+    assert!(!printed.contains("shard 1"), "{printed}");
+    assert!(!dir.path().join("config.toml").exists());
+}
+
 /// A user's own data need not have the splits on which base policies are evaluated.
 #[test]
 fn splits_without_questions_are_not_evaluated() {
