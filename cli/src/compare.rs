@@ -88,10 +88,10 @@ pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<(
     let kinds = Kind::parse_all(args)?;
     let shared = settings(args, &kinds)?;
     let config = &shared.config;
-    let outputs = args.json.iter().chain(&args.html);
-    outputs
-        .into_iter()
-        .try_for_each(|path| out_file::check(path))?;
+    out_file::check_two([
+        ("--json", args.json.as_deref()),
+        ("--html", args.html.as_deref()),
+    ])?;
     // All are tried first: what is misspelt or broken is found before hours of work.
     let policies = compared(args, kinds, &shared)?;
     for policy in &policies {

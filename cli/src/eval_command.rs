@@ -80,8 +80,10 @@ fn check(args: &EvalArgs) -> Result<()> {
         args.questions != Some(0),
         "--questions is 0; give 1 or more, or leave it out"
     );
-    let mut outputs = args.json.iter().chain(&args.transcripts);
-    outputs.try_for_each(|path| out_file::check(path))
+    out_file::check_two([
+        ("--json", args.json.as_deref()),
+        ("--transcripts", args.transcripts.as_deref()),
+    ])
 }
 
 /// Opens the model to evaluate. Scripted policies use only its chat template.
