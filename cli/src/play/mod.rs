@@ -38,7 +38,8 @@ pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
         args.database.is_none(),
         "--database needs a policy that answers; give --policy base, or --model DIR"
     );
-    person::play(ask(args, &config, progress).await?).await
+    let asked = ask(args, &config, progress).await?;
+    person::play(asked, &config.learner.rollout).await
 }
 
 /// Opens what the command line names: a file with a question of the user, an env-node, or data.

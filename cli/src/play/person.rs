@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use data::Question;
+use learner::config::RolloutConfig;
 use proto::v1::{Action, Observation, ResetRequest, RewardComponents, StepRequest};
 use rustyline::{DefaultEditor, error::ReadlineError};
 
@@ -242,24 +243,28 @@ impl PlayerLines for TerminalLines {
 }
 
 /// Plays on the terminal, where lines can be edited, or on stdin.
-pub(super) async fn play(asked: Asked) -> Result<()> {
+pub(super) async fn play(asked: Asked, rollout: &RolloutConfig) -> Result<()> {
     if stdin().is_terminal() {
-        play_episode(asked, TerminalLines::new()?, stdout::lock()).await
+        play_episode(asked, rollout, TerminalLines::new()?, stdout::lock()).await
     } else {
-        play_episode(asked, stdin().lock(), stdout::lock()).await
+        play_episode(asked, rollout, stdin().lock(), stdout::lock()).await
     }
 }
 
-/// Plays one episode: reads lines from `input` and writes observations to `output`.
+/// Plays one episode with the budget and the rewards of rollouts: reads lines from `input` and
+/// writes observations to `output`.
 ///
 /// Waiting for a line blocks the calling task.
 pub(super) async fn play_episode(
     mut asked: Asked,
+    rollout: &RolloutConfig,
     mut input: impl PlayerLines,
     mut output: impl Write,
 ) -> Result<()> {
     let request = ResetRequest {
         question_id: asked.question.question_id,
+        reward_profile: rollout.reward_profile.clone(),
+        step_budget: rollout.step_budget,
         ..ResetRequest::default()
     };
     let start = asked

@@ -1,6 +1,7 @@
 //! Plays whole episodes over the in-process transport, with typed input and captured output.
 
 use data::AnswerType;
+use learner::config::RolloutConfig;
 use proto::{
     EnvClient, Transport,
     v1::{
@@ -14,9 +15,11 @@ use tonic::{Request, Response, Status};
 
 use super::{Asked, person::play_episode};
 
-/// An environment with a budget of two actions. The correct answer is 39. The token counts the
-/// steps.
+/// An environment that has only episodes of two actions and one reward profile. The correct answer
+/// is 39. The token counts the steps.
 struct TwoSteps;
+
+const PROFILE: &str = "sqlenv-final";
 
 #[tonic::async_trait]
 impl Env for TwoSteps {
@@ -24,7 +27,15 @@ impl Env for TwoSteps {
         &self,
         request: Request<ResetRequest>,
     ) -> Result<Response<ResetResponse>, Status> {
-        let question_id = request.into_inner().question_id;
+        let ResetRequest {
+            question_id,
+            step_budget,
+            reward_profile,
+            ..
+        } = request.into_inner();
+        if (step_budget, reward_profile.as_str()) != (2, PROFILE) {
+            return Err(Status::invalid_argument("another budget or profile"));
+        }
         if question_id != "q1" {
             return Err(Status::not_found(format!("no question {question_id:?}")));
         }
@@ -96,8 +107,13 @@ async fn played(question_id: &str, typed: &str) -> anyhow::Result<String> {
         question: env_node::question(&gold),
         gold: Some(gold),
     };
+    let rollout = RolloutConfig {
+        step_budget: 2,
+        reward_profile: PROFILE.to_owned(),
+        ..RolloutConfig::default()
+    };
     let mut shown = Vec::new();
-    play_episode(asked, typed.as_bytes(), &mut shown).await?;
+    play_episode(asked, &rollout, typed.as_bytes(), &mut shown).await?;
     Ok(String::from_utf8(shown)?)
 }
 
