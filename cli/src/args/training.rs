@@ -54,7 +54,12 @@ pub(crate) struct SftArgs {
     /// JSON lines with `messages` in OpenAI's format, as `sqlenv trajectories` writes them, to
     /// imitate in place of demonstrations; lines with `correct: false` are left out. Trains with
     /// the settings `warm_start.oracle`.
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 1..,
+        conflicts_with_all = ["data", "databases"]
+    )]
     pub(crate) transcripts: Vec<PathBuf>,
 }
 

@@ -77,3 +77,15 @@ fn questions_that_are_skipped_are_not_demonstrated() {
     );
     assert!(!out.exists());
 }
+
+/// Conversations need no data, which would have no effect.
+#[test]
+fn transcripts_and_data_are_not_given_together() {
+    let transcripts = ["sft", "--out", "none", "--transcripts", "none.jsonl"];
+    for data in [["--data", "data"], ["--databases", "zoo_2"]] {
+        let output = sqlenv(&transcripts).args(data).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains("cannot be used with"), "{printed}");
+    }
+}
