@@ -36,7 +36,7 @@ pub const DEFAULT_SEED: u64 = 1;
 
 /// The version of the generator's code. Raise it with every change that alters the default data.
 /// Procedural data is built anew by every command that needs it.
-const VERSION: &str = "5";
+const VERSION: &str = "6";
 const LICENCE: &str = env!("CARGO_PKG_LICENSE");
 
 /// Builds databases and questions into `out`, and replaces an earlier build. A build of the same

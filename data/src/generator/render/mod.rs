@@ -207,6 +207,72 @@ mod tests {
         );
     }
 
+    /// Dogs have a town and an owner, who has a town as well.
+    const DIAMOND: &str = r#"
+        name = "diamond"
+        [[tables]]
+        name = "towns"
+        one = "town"
+        rows = [2, 2]
+        columns = [{ name = "name", label = ["names"] }]
+        [[tables]]
+        name = "owners"
+        one = "owner"
+        rows = [2, 2]
+        columns = [{ name = "town_id", parent = "towns" }]
+        [[tables]]
+        name = "dogs"
+        one = "dog"
+        rows = [3, 3]
+        columns = [
+          { name = "owner_id", parent = "owners" },
+          { name = "town_id", parent = "towns" },
+        ]
+    "#;
+
+    /// Both dogs of Rome have owners in Oslo.
+    const DIAMOND_ROWS: &str = "
+        CREATE TABLE towns (town_id INTEGER, name TEXT);
+        CREATE TABLE owners (owner_id INTEGER, town_id INTEGER);
+        CREATE TABLE dogs (dog_id INTEGER, owner_id INTEGER, town_id INTEGER);
+        INSERT INTO towns VALUES (1, 'Rome'), (2, 'Oslo');
+        INSERT INTO owners VALUES (1, 2), (2, 1);
+        INSERT INTO dogs VALUES (1, 1, 1), (2, 1, 1), (3, 2, 2);";
+
+    #[test]
+    fn a_join_compares_the_key_of_the_parent_that_the_question_names() {
+        let domain: domain::Domain = toml::from_str(DIAMOND).unwrap();
+        let mut schema = GrammarSchema::draw(&domain, &mut RngStream::new(1, &["schema"]), false);
+        let rows = vec![Vec::new(); schema.tables.len()];
+        let templates = templates();
+        let find = |name: &str| templates.iter().find(|it| it.name == name).unwrap();
+        let all = |name: &str, schema: &GrammarSchema| -> Vec<String> {
+            let mut rng = RngStream::new(1, &["bind"]);
+            let bindings = bindings(find(name), schema, &rows, &mut rng);
+            let texts = bindings.iter().map(|it| sql(find(name), it, schema).text);
+            texts.collect()
+        };
+        let two_hops = |join: &str| {
+            format!(
+                "SELECT name FROM dogs JOIN owners USING (owner_id) JOIN towns {join} \
+                 GROUP BY name ORDER BY count(*) DESC LIMIT 1"
+            )
+        };
+        let on = two_hops("ON owners.town_id = towns.town_id");
+        let connection = rusqlite::Connection::open_in_memory().unwrap();
+        connection.execute_batch(DIAMOND_ROWS).unwrap();
+        let found = all("two-hops-top", &schema);
+        let run = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0));
+        assert_eq!(run(&found[0]).unwrap(), "Oslo", "{found:?}");
+        assert_eq!(found, [on.as_str()]);
+        // SQLite folds the case of names.
+        schema.tables[2].columns[2].name = "Town_ID".to_owned();
+        assert_eq!(all("two-hops-top", &schema), [on]);
+        schema.tables[2].columns.remove(2);
+        let using = two_hops("USING (town_id)");
+        assert_eq!(all("two-hops-top", &schema), [using], "no dog has a town");
+    }
+
     #[test]
     fn parts_ranges_and_alternatives_are_rendered() {
         assert_renders(

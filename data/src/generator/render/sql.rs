@@ -102,10 +102,28 @@ impl QueryNames<'_> {
         let parent = &self.schema.tables[table].name;
         let foreign = &self.schema.column(foreign_key).name;
         let key = &self.schema.column(self.schema.key(table)).name;
-        if foreign == key {
+        if self.is_joined_by_using(foreign_key, table) {
             return format!("JOIN {parent} USING ({key})");
         }
         format!("JOIN {parent} ON {child}.{foreign} = {parent}.{key}")
+    }
+
+    /// Whether a join is written with USING. The key columns must have one name, and the foreign
+    /// key must be the first column of that name in the query, because USING compares the first.
+    fn is_joined_by_using(&self, foreign_key: ColumnId, table: usize) -> bool {
+        let key = &self.schema.column(self.schema.key(table)).name;
+        let mut tables = self.binding.iter().filter_map(|(_, filler)| match filler {
+            Filler::Table(table) | Filler::Parent { table, .. } => Some(*table),
+            _ => None,
+        });
+        let first = tables.find(|table| self.has_column(*table, key));
+        self.schema.column(foreign_key).name == *key && first == Some(foreign_key.table)
+    }
+
+    /// Whether a table has a column of this name. SQLite folds the case of names.
+    fn has_column(&self, table: usize, name: &str) -> bool {
+        let mut columns = self.schema.tables[table].columns.iter();
+        columns.any(|column| column.name.eq_ignore_ascii_case(name))
     }
 
     /// Returns a column as a number, even if it stores numbers as text.
@@ -122,17 +140,15 @@ impl QueryNames<'_> {
         let name = &self.schema.column(id).name;
         let has_same = |(_, filler): &(char, Filler)| match filler {
             Filler::Table(other) | Filler::Parent { table: other, .. } => {
-                let columns = &self.schema.tables[*other].columns;
-                *other != id.table && columns.iter().any(|it| it.name.eq_ignore_ascii_case(name))
+                *other != id.table && self.has_column(*other, name)
             }
             _ => false,
         };
         // USING merges the two key columns into one, which needs no qualification.
         let is_joined = |(_, filler): &(char, Filler)| match filler {
             Filler::Parent { foreign_key, table } => {
-                let key = &self.schema.column(self.schema.key(*table)).name;
-                self.schema.column(*foreign_key).name == *key
-                    && key == name
+                self.is_joined_by_using(*foreign_key, *table)
+                    && self.schema.column(*foreign_key).name == *name
                     && (foreign_key.table == id.table || *table == id.table)
             }
             _ => false,
