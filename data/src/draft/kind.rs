@@ -15,6 +15,9 @@ const FEWEST_NUMBERS: usize = 12;
 /// Why a column of days such as 20200119 is not asked about: an average of them is no day.
 const DATES_AS_NUMBERS: &str =
     "has dates as numbers; store them as text (YYYY-MM-DD) to ask about them";
+/// Why a year such as 2019.0 is not asked about: any answer within one per cent would be right.
+const INTEGERS_AS_REALS: &str =
+    "has whole numbers as real numbers; store them as integers to ask about them";
 
 /// What questions may do with a column, and its noun.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,6 +65,11 @@ pub(super) fn infer(
             None => (words, None),
         };
         let kind = match number(base, unit.is_some(), statistics, place, dictionary)? {
+            ColumnKind::Year(_) | ColumnKind::Text
+                if statistics.reals > 0 && !statistics.has_fractions =>
+            {
+                return Err(INTEGERS_AS_REALS);
+            }
             ColumnKind::Integer(range) if is_number_text && !is_numeric => {
                 ColumnKind::TextInteger(range)
             }
@@ -327,6 +335,15 @@ mod tests {
             Err("is an id that refers to no table")
         );
         assert_eq!(kind("price", &[SqlValue::Null]), Err("has no value"));
+        let reals = |values: &[f64]| -> Vec<SqlValue> {
+            values.iter().map(|it| SqlValue::Real(*it)).collect()
+        };
+        let years = reals(&[1990.0, 2001.0]);
+        assert_eq!(kind("release_year", &years), Err(INTEGERS_AS_REALS));
+        let codes = reals(&[10115.0, 10117.0]);
+        assert_eq!(kind("zip", &codes), Err(INTEGERS_AS_REALS));
+        let versions = reals(&[1.5, 2.0]);
+        assert_eq!(kind("version", &versions), Ok(ColumnKind::Text));
         let days = integers(&[20200119, 20211231, 20220105]);
         assert_eq!(kind("order_date", &days), Err(DATES_AS_NUMBERS));
         let days = texts(&["20200119", "20211231"]);
