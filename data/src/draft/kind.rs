@@ -60,6 +60,9 @@ pub(super) fn infer(
     let is_numeric = statistics.integers + statistics.reals == statistics.values();
     let is_number_text = statistics.number_texts == statistics.values();
     if is_numeric || is_number_text {
+        if moments::are_days(statistics) {
+            return Err(DATES_AS_NUMBERS);
+        }
         let (base, unit) = match units::divided(words, dictionary) {
             Some((base, unit)) => (base, Some(unit)),
             None => (words, None),
@@ -297,6 +300,10 @@ mod tests {
         values.iter().map(|it| SqlValue::Integer(*it)).collect()
     }
 
+    fn reals(values: &[f64]) -> Vec<SqlValue> {
+        values.iter().map(|it| SqlValue::Real(*it)).collect()
+    }
+
     #[test]
     fn kinds_follow_from_names_and_values() {
         let kind = |name, values: &[SqlValue]| inferred(name, values).map(|it| it.kind);
@@ -330,32 +337,49 @@ mod tests {
             Ok(ColumnKind::Date([0, 0]))
         );
         assert_eq!(kind("born", &texts(&["5 May 2020"])), Ok(ColumnKind::Text));
-        assert_eq!(
-            kind("legacy_id", &integers(&[1, 2])),
-            Err("is an id that refers to no table")
-        );
-        assert_eq!(kind("price", &[SqlValue::Null]), Err("has no value"));
-        let reals = |values: &[f64]| -> Vec<SqlValue> {
-            values.iter().map(|it| SqlValue::Real(*it)).collect()
-        };
-        let years = reals(&[1990.0, 2001.0]);
-        assert_eq!(kind("release_year", &years), Err(INTEGERS_AS_REALS));
-        let codes = reals(&[10115.0, 10117.0]);
-        assert_eq!(kind("zip", &codes), Err(INTEGERS_AS_REALS));
         let versions = reals(&[1.5, 2.0]);
         assert_eq!(kind("version", &versions), Ok(ColumnKind::Text));
-        let days = integers(&[20200119, 20211231, 20220105]);
-        assert_eq!(kind("order_date", &days), Err(DATES_AS_NUMBERS));
-        let days = texts(&["20200119", "20211231"]);
-        assert_eq!(kind("order_date", &days), Err(DATES_AS_NUMBERS));
+        let numbers: Vec<i64> = (20200101..=20200132).collect();
         assert_eq!(
-            kind("photo", &[SqlValue::Blob(vec![1])]),
-            Err("has binary values or text that is not UTF-8")
+            kind("visits", &integers(&numbers)),
+            Ok(ColumnKind::Integer([20200101, 20200132]))
         );
-        assert_eq!(
-            kind("plot", &texts(&["a b c d e f g h i"])),
-            Err("is free text")
-        );
+    }
+
+    #[test]
+    fn a_column_that_is_not_asked_about_has_a_reason() {
+        let days: Vec<i64> = (20200101..=20200112).collect();
+        let seconds = integers(&[1577836800, 1609459200]);
+        for (name, values, reason) in [
+            (
+                "legacy_id",
+                integers(&[1, 2]),
+                "is an id that refers to no table",
+            ),
+            ("price", vec![SqlValue::Null], "has no value"),
+            ("release_year", reals(&[1990.0, 2001.0]), INTEGERS_AS_REALS),
+            ("zip", reals(&[10115.0, 10117.0]), INTEGERS_AS_REALS),
+            (
+                "order_date",
+                integers(&[20200119, 20211231]),
+                DATES_AS_NUMBERS,
+            ),
+            (
+                "order_date",
+                texts(&["20200119", "20211231"]),
+                DATES_AS_NUMBERS,
+            ),
+            ("expires", seconds, DATES_AS_NUMBERS),
+            ("visits", integers(&days), DATES_AS_NUMBERS),
+            (
+                "photo",
+                vec![SqlValue::Blob(vec![1])],
+                "has binary values or text that is not UTF-8",
+            ),
+            ("plot", texts(&["a b c d e f g h i"]), "is free text"),
+        ] {
+            assert_eq!(inferred(name, &values), Err(reason), "{name}");
+        }
     }
 
     #[test]

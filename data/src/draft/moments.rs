@@ -20,6 +20,9 @@ const MOMENT_WORDS: [&str; 11] = [
     "was",
 ];
 
+/// The number of different days from which a column of numbers has days.
+const FEWEST_DAYS: usize = 12;
+
 /// A moment at which something was done.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct DoneMoment {
@@ -103,7 +106,14 @@ pub(super) fn time_noun(
     }
 }
 
-/// Whether whole numbers are days or moments: `order_date` with 20200119, `start` with 1704067200.
+/// Whether numbers are days such as 20200119, whatever their column is called. A few numbers may
+/// look like days by chance.
+pub(super) fn are_days(statistics: &ColumnStatistics) -> bool {
+    statistics.days == statistics.values() && statistics.distinct >= FEWEST_DAYS
+}
+
+/// Whether whole numbers are days, months or moments by their name: `order_date` with 20200119,
+/// `period` with 202001, `start` with 1704067200.
 pub(super) fn are_numbers(
     words: &[String],
     statistics: &ColumnStatistics,
@@ -112,14 +122,26 @@ pub(super) fn are_numbers(
     /// Days as YYYYMMDD, and seconds and milliseconds since 1970, of about the last two centuries.
     const MOMENTS: [[f64; 2]; 3] = [[18_000_101.0, 21_001_231.0], [1e8, 4.2e9], [1e11, 4.2e12]];
     // Nothing else is called by these, while "time" may be a number of seconds.
-    let names = ["date", "birthday", "timestamp", "deadline", "anniversary"];
-    let is_named = words.last().is_some_and(|it| names.contains(&it.as_str()));
+    let names = [
+        "date",
+        "birthday",
+        "timestamp",
+        "deadline",
+        "anniversary",
+        "until",
+        "expires",
+        "expiry",
+    ];
+    let is_one_of = |list: &[&str]| words.last().is_some_and(|it| list.contains(&it.as_str()));
     let [least, greatest] = [statistics.least, statistics.greatest];
     let has_moments = MOMENTS
         .iter()
         .any(|[first, last]| *first <= least && greatest <= *last);
+    let has_months = statistics.months == statistics.values();
     let is_time = ends_with(words, &dictionary.lists.times);
-    is_time && (is_named || has_moments) && !statistics.has_fractions
+    let are_moments = is_one_of(&names) || is_time && has_moments;
+    let are_months = is_one_of(&["month", "period"]) && has_months;
+    (are_moments || are_months) && !statistics.has_fractions
 }
 
 #[cfg(test)]
@@ -139,6 +161,11 @@ mod tests {
             ("deadline", [1577836800000, 1609459200000], true),
             ("best_time", [83, 97], false),
             ("start", [1200, 56000], false),
+            ("expires", [20200119, 20211231], true),
+            ("valid_until", [1577836800, 1609459200], true),
+            ("period", [202001, 202112], true),
+            ("billing_month", [202001, 202112], true),
+            ("period", [1, 12], false),
             ("price", [20200119, 20211231], false),
             ("birthplace", [20200119, 20211231], false),
         ] {

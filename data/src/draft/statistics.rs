@@ -26,6 +26,10 @@ pub(super) struct ColumnStatistics {
     pub(super) dates: usize,
     /// Whole numbers that can be years, also as texts.
     pub(super) years: usize,
+    /// Whole numbers that can be months `YYYYMM`, also as texts.
+    pub(super) months: usize,
+    /// Whole numbers that can be days `YYYYMMDD`, also as texts.
+    pub(super) days: usize,
     /// Texts with a letter.
     pub(super) lettered: usize,
     pub(super) distinct: usize,
@@ -64,14 +68,11 @@ impl ColumnStatistics {
                 }
                 SqlValue::Integer(number) => {
                     counts.integers += 1;
-                    counts.years += usize::from((1000..=2100).contains(number));
                     counts.number(*number as f64);
                     number.to_string()
                 }
                 SqlValue::Real(number) => {
                     counts.reals += 1;
-                    let is_year = number.fract() == 0.0 && (1000.0..=2100.0).contains(number);
-                    counts.years += usize::from(is_year);
                     counts.number(*number);
                     number.to_string()
                 }
@@ -96,6 +97,15 @@ impl ColumnStatistics {
         self.has_fractions |= number.fract() != 0.0;
         self.least = self.least.min(number);
         self.greatest = self.greatest.max(number);
+        if number.fract() == 0.0 {
+            self.whole(number as i64);
+        }
+    }
+
+    fn whole(&mut self, number: i64) {
+        self.years += usize::from((1000..=2100).contains(&number));
+        self.months += usize::from(is_month(number));
+        self.days += usize::from((1..=31).contains(&(number % 100)) && is_month(number / 100));
     }
 
     fn text(&mut self, text: &str) {
@@ -106,7 +116,6 @@ impl ColumnStatistics {
         self.dates += usize::from(is_date(text));
         if let Some(number) = text.parse::<i64>().ok().filter(|it| it.to_string() == text) {
             self.number_texts += 1;
-            self.years += usize::from((1000..=2100).contains(&number));
             self.number(number as f64);
         }
     }
@@ -130,6 +139,11 @@ impl ColumnStatistics {
 /// Whether a text stands for a missing value.
 pub(super) fn is_missing(text: &str) -> bool {
     MISSING.contains(&text.trim().to_lowercase().as_str())
+}
+
+/// Whether a number can be a month `YYYYMM`.
+fn is_month(number: i64) -> bool {
+    (1000..=9999).contains(&(number / 100)) && (1..=12).contains(&(number % 100))
 }
 
 /// Whether a text begins with a date `YYYY-MM-DD` and has at most a time behind it.
@@ -170,5 +184,30 @@ mod tests {
         assert_eq!((counts.texts, counts.lettered, counts.distinct), (6, 2, 8));
         assert_eq!((counts.least, counts.greatest), (0.5, 1999.0));
         assert!(counts.has_gaps());
+    }
+
+    #[test]
+    fn numbers_are_counted_as_the_years_months_and_days_that_they_can_be() {
+        for (number, expected) in [
+            (2020, (1, 0, 0)),
+            (202012, (0, 1, 0)),
+            (202013, (0, 0, 0)),
+            (20200229, (0, 0, 1)),
+            (99991231, (0, 0, 1)),
+            (20200200, (0, 0, 0)),
+            (20201301, (0, 0, 0)),
+            (-20200229, (0, 0, 0)),
+        ] {
+            let text = SqlValue::Text(number.to_string());
+            for value in [
+                SqlValue::Integer(number),
+                SqlValue::Real(number as f64),
+                text,
+            ] {
+                let counts = ColumnStatistics::count([&value].into_iter());
+                let found = (counts.years, counts.months, counts.days);
+                assert_eq!(found, expected, "{value:?}");
+            }
+        }
     }
 }
