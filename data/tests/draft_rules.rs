@@ -188,6 +188,32 @@ fn days_that_are_stored_as_numbers_are_not_averaged() {
     assert!(!queries.any(|sql| sql.contains("order_date")));
 }
 
+/// A lot that is neither sold nor not sold has a blank.
+#[test]
+fn a_flag_with_blanks_is_one() {
+    let (_, questions) = drafted(
+        "CREATE TABLE lots (id INTEGER PRIMARY KEY, title TEXT, is_sold TEXT, price INTEGER);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+         INSERT INTO lots SELECT i, 'Lot ' || char(65 + i % 26) || i,
+            CASE i * i % 7 WHEN 1 THEN '' WHEN 2 THEN 'N' ELSE 'Y' END, 5 + i * 37 % 400 FROM n",
+        100,
+    );
+    let about_sold = questions
+        .iter()
+        .filter(|it| it.gold_sql.contains("is_sold"));
+    let about_sold: Vec<&Question> = about_sold.collect();
+    for Question {
+        question_text,
+        gold_sql,
+        ..
+    } in &about_sold
+    {
+        assert!(gold_sql.contains("is_sold = 'Y'"), "{gold_sql}");
+        assert!(!question_text.contains("is sold is"), "{question_text}");
+    }
+    assert!(about_sold.len() > 5, "{questions:#?}");
+}
+
 /// A virtual generated column is evaluated at each reading, and may take any time. A stored one is
 /// a column like others.
 #[test]

@@ -10,6 +10,7 @@ use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, ErrorCode, params_from_iter};
 
 use super::sample::{RowSample, read_rows, row_id_name};
+use super::statistics::{is_missing, missing_condition};
 use crate::sql_text::quoted;
 
 /// The largest number of rows of a table that statistics and twins are made of.
@@ -249,6 +250,7 @@ fn is_unique(connection: &Connection, table: &SourceTable, name: &str) -> rusqli
 }
 
 /// Whether a column of two values has others in the rows that were not read: then it is no flag.
+/// Texts that stand for a missing value do not count.
 fn has_more_values(
     connection: &Connection,
     table: &SourceTable,
@@ -259,7 +261,12 @@ fn has_more_values(
     }
     let mut values: Vec<&SqlValue> = Vec::new();
     for value in table.rows.iter().map(|row| &row[index]) {
-        if *value != SqlValue::Null && !values.contains(&value) {
+        let is_known = match value {
+            SqlValue::Null => false,
+            SqlValue::Text(text) => !is_missing(text),
+            _ => true,
+        };
+        if is_known && !values.contains(&value) {
             values.push(value);
         }
         if values.len() > 2 {
@@ -270,7 +277,10 @@ fn has_more_values(
         return Ok(false);
     }
     let (name, of) = (quoted(name), quoted(&table.name));
-    let sql = format!("SELECT EXISTS (SELECT 1 FROM {of} WHERE {name} NOT IN (?1, ?2))");
+    let missing = missing_condition(&name);
+    let sql = format!(
+        "SELECT EXISTS (SELECT 1 FROM {of} WHERE {name} NOT IN (?1, ?2) AND NOT {missing})"
+    );
     connection.query_row(&sql, params_from_iter(values), |row| row.get(0))
 }
 
@@ -385,6 +395,19 @@ mod tests {
         let share = inclusion(&connection, (log, 2), (days, 0)).unwrap();
         assert_eq!(share, Some(500), "not that of the first rows");
         assert!(days.sample.is_none() && days.sample_note().is_empty());
+    }
+
+    #[test]
+    fn missing_texts_are_no_more_values_of_a_flag() {
+        let connection = database(
+            "CREATE TABLE t (is_paid TEXT, is_sold TEXT);
+             WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 1000)
+             INSERT INTO t SELECT iif(i = 995, ' ', iif(i / 10 % 2, 'Y', 'N')),
+                CASE i WHEN 995 THEN 'maybe' ELSE substr('YN', i / 10 % 3 + 1, 1) END FROM n;",
+        );
+        let read = read_at_most(&connection, 100, 1_000_000).unwrap();
+        let more = read.tables[0].columns.iter().map(|it| it.has_more_values);
+        assert_eq!(more.collect::<Vec<_>>(), [false, true]);
     }
 
     #[test]

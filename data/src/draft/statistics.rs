@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use rusqlite::types::Value as SqlValue;
 
+use crate::sql_text::literal;
+
 /// Texts that stand for a missing value.
 const MISSING: &[&str] = &[
     "", "-", "--", "?", "n/a", "na", "nan", "nil", "none", "null", "unknown", "tba", "tbd", "\\n",
@@ -42,7 +44,7 @@ pub(super) struct ColumnStatistics {
     pub(super) has_fractions: bool,
     pub(super) least: f64,
     pub(super) greatest: f64,
-    /// The distinct values, if there are at most two.
+    /// The distinct values that are not missing, if there are at most two.
     pub(super) pair: Vec<String>,
 }
 
@@ -87,6 +89,7 @@ impl ColumnStatistics {
         }
         counts.distinct = seen.len();
         counts.distinct_folded = folded.len();
+        seen.retain(|text| !is_missing(text));
         if seen.len() <= 2 {
             counts.pair = seen.into_iter().collect();
         }
@@ -141,6 +144,13 @@ pub(super) fn is_missing(text: &str) -> bool {
     MISSING.contains(&text.trim().to_lowercase().as_str())
 }
 
+/// Returns the SQL condition that a column has a text that stands for a missing value.
+pub(super) fn missing_condition(column: &str) -> String {
+    let texts: Vec<String> = MISSING.iter().map(|text| literal(text)).collect();
+    let blanks = "' ' || char(9, 10, 13)";
+    format!("lower(trim({column}, {blanks})) IN ({})", texts.join(", "))
+}
+
 /// Whether a number can be a month `YYYYMM`.
 fn is_month(number: i64) -> bool {
     (1000..=9999).contains(&(number / 100)) && (1..=12).contains(&(number % 100))
@@ -184,6 +194,27 @@ mod tests {
         assert_eq!((counts.texts, counts.lettered, counts.distinct), (6, 2, 8));
         assert_eq!((counts.least, counts.greatest), (0.5, 1999.0));
         assert!(counts.has_gaps());
+    }
+
+    #[test]
+    fn missing_texts_are_no_values_of_a_flag() {
+        let values = ["Y", "N", "", "N/A", "Y"].map(|it| SqlValue::Text(it.to_owned()));
+        let counts = ColumnStatistics::count(values.iter());
+        assert_eq!(counts.pair, ["N", "Y"]);
+        assert!(counts.has_gaps());
+    }
+
+    #[test]
+    fn sql_finds_the_texts_that_stand_for_a_missing_value() {
+        let connection = rusqlite::Connection::open_in_memory().unwrap();
+        let sql = format!("SELECT {} FROM (SELECT ?1 AS a)", missing_condition("a"));
+        let texts = ["\t\r\n", " N/A ", "\\N", "Nan", "nana", "0", "a"];
+        for text in texts.iter().chain(MISSING) {
+            let found: bool = connection
+                .query_row(&sql, [text], |row| row.get(0))
+                .unwrap();
+            assert_eq!(found, is_missing(text), "{text:?}");
+        }
     }
 
     #[test]
