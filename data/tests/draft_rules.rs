@@ -188,6 +188,38 @@ fn days_that_are_stored_as_numbers_are_not_averaged() {
     assert!(!queries.any(|sql| sql.contains("order_date")));
 }
 
+/// MySQL writes 0000-00-00 for a day that is missing. SQL takes it for the earliest one.
+#[test]
+fn a_missing_day_is_not_compared() {
+    let (database, questions) = drafted(
+        "CREATE TABLE events (id INTEGER PRIMARY KEY, title TEXT, held_on TEXT, start_date TEXT,
+            guests INTEGER);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+         INSERT INTO events SELECT i, 'Fair ' || char(65 + i % 26) || i, NULL,
+            iif(i % 9, printf('20%d-%02d-%02d', 20 + i % 4, 1 + i * 7 % 12, 1 + i * 11 % 28),
+                '0000-00-00 00:00:00'), 5 + i * 17 % 75 FROM n;
+         UPDATE events SET held_on = start_date",
+        150,
+    );
+    let queries = questions.iter().map(|it| &it.gold_sql);
+    let about_start: Vec<&String> = queries.filter(|it| it.contains("start_date")).collect();
+    for sql in &about_start {
+        let day = [
+            "date >",
+            "date <",
+            "date BETWEEN",
+            "(start_date)",
+            "BY start_date",
+        ];
+        assert!(!day.iter().any(|it| sql.contains(it)), "{sql}");
+    }
+    assert!(about_start.len() > 5, "{questions:#?}");
+    let answers = questions.iter().map(|it| it.gold_answer.to_string());
+    assert!(!answers.into_iter().any(|it| it.contains("0000-00-00")));
+    let note = "events.held_on has a name that is no noun; give it words";
+    assert!(database.notes.iter().any(|it| it == note), "{database:?}");
+}
+
 /// A lot that is neither sold nor not sold has a blank.
 #[test]
 fn a_flag_with_blanks_is_one() {

@@ -11,6 +11,9 @@ const MISSING: &[&str] = &[
     "", "-", "--", "?", "n/a", "na", "nan", "nil", "none", "null", "unknown", "tba", "tbd", "\\n",
 ];
 
+/// The day that MySQL writes for a missing one, also with a time behind it.
+const NO_DAY: &str = "0000-00-00";
+
 /// Counts over the rows that were read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ColumnStatistics {
@@ -141,14 +144,16 @@ impl ColumnStatistics {
 
 /// Whether a text stands for a missing value.
 pub(super) fn is_missing(text: &str) -> bool {
-    MISSING.contains(&text.trim().to_lowercase().as_str())
+    let text = text.trim().to_lowercase();
+    MISSING.contains(&text.as_str()) || text.starts_with(NO_DAY)
 }
 
 /// Returns the SQL condition that a column has a text that stands for a missing value.
 pub(super) fn missing_condition(column: &str) -> String {
     let texts: Vec<String> = MISSING.iter().map(|text| literal(text)).collect();
-    let blanks = "' ' || char(9, 10, 13)";
-    format!("lower(trim({column}, {blanks})) IN ({})", texts.join(", "))
+    let text = format!("lower(trim({column}, ' ' || char(9, 10, 13)))");
+    let texts = texts.join(", ");
+    format!("({text} IN ({texts}) OR {text} LIKE '{NO_DAY}%')")
 }
 
 /// Whether a number can be a month `YYYYMM`.
@@ -156,7 +161,8 @@ fn is_month(number: i64) -> bool {
     (1000..=9999).contains(&(number / 100)) && (1..=12).contains(&(number % 100))
 }
 
-/// Whether a text begins with a date `YYYY-MM-DD` and has at most a time behind it.
+/// Whether a text begins with a date `YYYY-MM-DD` and has at most a time behind it. `2020-00-00` is
+/// no date, but a year.
 fn is_date(text: &str) -> bool {
     let bytes = text.as_bytes();
     let is_digits = |range: std::ops::Range<usize>| {
@@ -169,6 +175,8 @@ fn is_date(text: &str) -> bool {
         && is_digits(8..10)
         && bytes[4] == b'-'
         && bytes[7] == b'-'
+        && bytes[5..7] != *b"00"
+        && bytes[8..10] != *b"00"
         && (bytes.len() == 10 || matches!(bytes[10], b' ' | b'T'))
 }
 
@@ -197,6 +205,22 @@ mod tests {
     }
 
     #[test]
+    fn a_day_has_a_month_and_a_day() {
+        for (text, expected) in [
+            ("2020-01-31", (1, 0)),
+            ("2020-10-10T10:00", (1, 0)),
+            ("0000-00-00", (0, 1)),
+            ("0000-00-00 00:00:00", (0, 1)),
+            ("2020-00-10", (0, 0)),
+            ("2020-10-00", (0, 0)),
+            ("2020-1-31", (0, 0)),
+        ] {
+            let counts = ColumnStatistics::count([&SqlValue::Text(text.to_owned())].into_iter());
+            assert_eq!((counts.dates, counts.blanks), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn missing_texts_are_no_values_of_a_flag() {
         let values = ["Y", "N", "", "N/A", "Y"].map(|it| SqlValue::Text(it.to_owned()));
         let counts = ColumnStatistics::count(values.iter());
@@ -209,7 +233,8 @@ mod tests {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
         let sql = format!("SELECT {} FROM (SELECT ?1 AS a)", missing_condition("a"));
         let texts = ["\t\r\n", " N/A ", "\\N", "Nan", "nana", "0", "a"];
-        for text in texts.iter().chain(MISSING) {
+        let days = [NO_DAY, "0000-00-00 00:00:00", "2020-00-00", "2020-01-31"];
+        for text in texts.iter().chain(&days).chain(MISSING) {
             let found: bool = connection
                 .query_row(&sql, [text], |row| row.get(0))
                 .unwrap();

@@ -36,7 +36,9 @@ pub(super) fn reason(
     let is_open = words
         .last()
         .is_some_and(|it| dictionary.lists.prepositions.contains(it));
-    let is_moment = statistics.dates + statistics.years > 0;
+    let values = statistics.values();
+    // If some values are no moments, "held on" has no better noun.
+    let is_moment = values > 0 && statistics.dates + statistics.years == values;
     let is_sentence = |word: &String| {
         ["how", "what", "where", "which", "who", "why", "or", "since"].contains(&word.as_str())
     };
@@ -56,7 +58,7 @@ pub(super) fn reason(
     if is_story || is_numbered || is_doing || words.iter().any(|word| is_opaque(word, dictionary)) {
         return Some("has a name that few readers would understand; give it words");
     }
-    if statistics.values() == 0 {
+    if values == 0 {
         return Some(WITHOUT_VALUE);
     }
     if missing * 100 >= statistics.rows * MOSTLY_MISSING_PERCENT {
