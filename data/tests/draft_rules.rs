@@ -170,6 +170,32 @@ fn a_large_table_is_described_by_old_and_new_rows() {
     assert!(has("channel") && !has("is_paid"));
 }
 
+/// One of the rows that are not read has no size, and is neither open nor not open.
+#[test]
+fn gaps_of_a_large_table_are_found_in_all_rows() {
+    let (_, questions) = drafted(
+        "CREATE TABLE shops (id INTEGER PRIMARY KEY, size TEXT, is_open INTEGER, staff INTEGER);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 25000)
+         INSERT INTO shops SELECT i,
+            iif(i = 24999, 'unknown', trim(substr('small largewide ', i % 3 * 5 + 1, 5))),
+            iif(i = 24999, NULL, i % 7 > 2), 5 + i * 37 % 400 FROM n",
+        60,
+    );
+    let mut queries = questions.iter().map(|it| &it.gold_sql);
+    let listed = [
+        "GROUP BY size",
+        "DISTINCT size",
+        "size <>",
+        "size !=",
+        "is_open = 0",
+    ];
+    for sql in queries.clone() {
+        assert!(!listed.iter().any(|it| sql.contains(it)), "{sql}");
+    }
+    assert!(queries.clone().any(|sql| sql.contains("size = ")));
+    assert!(queries.any(|sql| sql.contains("is_open = 1")));
+}
+
 #[test]
 fn days_that_are_stored_as_numbers_are_not_averaged() {
     let (database, questions) = drafted(

@@ -81,8 +81,10 @@ impl TableDescriber<'_> {
 
     fn statistics(&self, index: usize) -> ColumnStatistics {
         let table = self.table();
-        let mut statistics = ColumnStatistics::count(table.rows.iter().map(|row| &row[index]));
-        if table.columns[index].has_more_values {
+        let column = &table.columns[index];
+        let read = table.rows.iter().map(|row| &row[index]);
+        let mut statistics = ColumnStatistics::count(read.chain(&column.gaps));
+        if column.has_more_values {
             // Rows that were not read say neither yes nor no.
             statistics.pair.clear();
         }

@@ -8,7 +8,7 @@ use super::{flags, moments, units, unusable};
 use crate::generator::domain::{ColumnKind, DraftedPhrases};
 
 /// The most values of a category.
-const MOST_CATEGORIES: usize = 60;
+pub(super) const MOST_CATEGORIES: usize = 60;
 /// The number of distinct integers from which a column of unknown meaning counts something.
 const FEWEST_NUMBERS: usize = 12;
 

@@ -29,6 +29,7 @@ mod suggestion;
 mod table_nouns;
 mod twin;
 mod units;
+mod unread;
 mod unusable;
 mod word_file;
 

@@ -10,7 +10,7 @@ use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, ErrorCode, params_from_iter};
 
 use super::sample::{RowSample, read_rows, row_id_name};
-use super::statistics::{is_missing, missing_condition};
+use super::unread;
 use crate::sql_text::quoted;
 
 /// The largest number of rows of a table that statistics and twins are made of.
@@ -66,6 +66,9 @@ pub(super) struct SourceColumn {
     pub(super) is_unique: bool,
     /// Whether the rows that were read have two values, and others have more.
     pub(super) has_more_values: bool,
+    /// A NULL and a text that stands for a missing value, if the table has them, of a column of few
+    /// values. Empty if all rows were read.
+    pub(super) gaps: Vec<SqlValue>,
 }
 
 #[derive(Debug, Clone)]
@@ -94,7 +97,7 @@ pub(super) fn read(connection: &Connection) -> rusqlite::Result<SourceDatabase> 
 }
 
 /// Reads so many rows of each table, and so many cells of all together.
-fn read_at_most(
+pub(super) fn read_at_most(
     connection: &Connection,
     most_rows: u64,
     most_cells: u64,
@@ -220,7 +223,8 @@ fn read_columns(
             name: name.clone(),
             affinity: affinities[index],
             is_unique: has_different_values(table, index) && is_unique(connection, table, name)?,
-            has_more_values: has_more_values(connection, table, (index, name))?,
+            has_more_values: unread::has_more_values(connection, table, (index, name))?,
+            gaps: unread::gaps(connection, table, (index, name))?,
         })
     };
     names.iter().enumerate().map(column).collect()
@@ -247,41 +251,6 @@ fn is_unique(connection: &Connection, table: &SourceTable, name: &str) -> rusqli
     let sql = format!("SELECT count(DISTINCT {name}) FROM {of}");
     let distinct = connection.query_row(&sql, [], |row| row.get::<_, i64>(0))?;
     Ok(table.row_count > 0 && distinct.unsigned_abs() == table.row_count)
-}
-
-/// Whether a column of two values has others in the rows that were not read: then it is no flag.
-/// Texts that stand for a missing value do not count.
-fn has_more_values(
-    connection: &Connection,
-    table: &SourceTable,
-    (index, name): (usize, &str),
-) -> rusqlite::Result<bool> {
-    if table.sample.is_none() {
-        return Ok(false);
-    }
-    let mut values: Vec<&SqlValue> = Vec::new();
-    for value in table.rows.iter().map(|row| &row[index]) {
-        let is_known = match value {
-            SqlValue::Null => false,
-            SqlValue::Text(text) => !is_missing(text),
-            _ => true,
-        };
-        if is_known && !values.contains(&value) {
-            values.push(value);
-        }
-        if values.len() > 2 {
-            break;
-        }
-    }
-    if values.len() != 2 {
-        return Ok(false);
-    }
-    let (name, of) = (quoted(name), quoted(&table.name));
-    let missing = missing_condition(&name);
-    let sql = format!(
-        "SELECT EXISTS (SELECT 1 FROM {of} WHERE {name} NOT IN (?1, ?2) AND NOT {missing})"
-    );
-    connection.query_row(&sql, params_from_iter(values), |row| row.get(0))
 }
 
 /// Returns the affinity of a declared type, by SQLite's rules.
@@ -395,19 +364,6 @@ mod tests {
         let share = inclusion(&connection, (log, 2), (days, 0)).unwrap();
         assert_eq!(share, Some(500), "not that of the first rows");
         assert!(days.sample.is_none() && days.sample_note().is_empty());
-    }
-
-    #[test]
-    fn missing_texts_are_no_more_values_of_a_flag() {
-        let connection = database(
-            "CREATE TABLE t (is_paid TEXT, is_sold TEXT);
-             WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 1000)
-             INSERT INTO t SELECT iif(i = 995, ' ', iif(i / 10 % 2, 'Y', 'N')),
-                CASE i WHEN 995 THEN 'maybe' ELSE substr('YN', i / 10 % 3 + 1, 1) END FROM n;",
-        );
-        let read = read_at_most(&connection, 100, 1_000_000).unwrap();
-        let more = read.tables[0].columns.iter().map(|it| it.has_more_values);
-        assert_eq!(more.collect::<Vec<_>>(), [false, true]);
     }
 
     #[test]
