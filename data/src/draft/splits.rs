@@ -2,7 +2,7 @@
 //!
 //! Invariant: questions that ask the same thing are in one split, also if their SQL differs: in the
 //! order of conditions or columns, by `NOT IN` in place of `EXCEPT`, by a subquery in place of
-//! `ORDER BY ... LIMIT 1`, or in what rows are grouped by.
+//! `ORDER BY ... LIMIT 1`, by `>= 6` in place of `> 5`, or in what rows are grouped by.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,10 +89,11 @@ fn cells(answer: &Value) -> String {
 }
 
 /// Returns the names, numbers and texts of a query, each once. Keywords, functions, `GROUP BY` and
-/// `LIMIT` are left out: the answer shows what they decide.
+/// `LIMIT` are left out: the answer shows what they decide. So are numbers that are bounds: of
+/// whole numbers, `> 5` and `>= 6` ask the same.
 fn names_and_literals(sql: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let mut is_left_out = false;
+    let (mut is_left_out, mut is_bound) = (false, false);
     let tokens = sql_tokens(sql).filter(|token| !matches!(token, SqlToken::Gap(_)));
     let mut tokens = tokens.peekable();
     while let Some(token) = tokens.next() {
@@ -106,11 +107,17 @@ fn names_and_literals(sql: &str) -> BTreeSet<String> {
                 };
             }
             SqlToken::Word(word) if is_call && is_sql_function(word) => {}
+            SqlToken::Word(word)
+                if is_bound && word.starts_with(|it: char| it.is_ascii_digit()) => {}
             SqlToken::Word(text) | SqlToken::Quoted(text) if !is_left_out => {
                 found.insert(text.to_owned());
             }
             _ => {}
         }
+        is_bound = match token {
+            SqlToken::Symbol("-") => is_bound,
+            token => matches!(token, SqlToken::Symbol(">" | ">=" | "<" | "<=")),
+        };
     }
     found
 }
@@ -136,7 +143,7 @@ mod tests {
         }
     }
 
-    const SAME: [[&str; 2]; 5] = [
+    const SAME: [[&str; 2]; 7] = [
         [
             "SELECT name FROM a ORDER BY n DESC LIMIT 1",
             "SELECT name FROM a WHERE n = (SELECT max(n) FROM a)",
@@ -156,6 +163,14 @@ mod tests {
         [
             "SELECT name FROM a WHERE n IS NOT NULL ORDER BY n LIMIT 1",
             "SELECT name FROM a ORDER BY n LIMIT 1",
+        ],
+        [
+            "SELECT c FROM a GROUP BY c HAVING count(*) > 2",
+            "SELECT c FROM a GROUP BY c HAVING count(*) >= 3",
+        ],
+        [
+            "SELECT name FROM a WHERE n < -5",
+            "SELECT name FROM a WHERE n <= -6",
         ],
     ];
 
@@ -182,7 +197,7 @@ mod tests {
                 "SELECT a FROM t WHERE c = 'x'",
                 "SELECT a FROM t WHERE c = 'y'",
             ],
-            ["SELECT a FROM t WHERE n > 5", "SELECT a FROM t WHERE n > 6"],
+            ["SELECT a FROM t WHERE n = 5", "SELECT a FROM t WHERE n = 6"],
             ["SELECT a FROM t WHERE n > 5", "SELECT a FROM t WHERE m > 5"],
             ["SELECT a FROM t", "SELECT a FROM u"],
         ] {
@@ -198,7 +213,8 @@ mod tests {
                 question(1 + number % 4, &sql, json!("x"))
             })
             .collect();
-        for (level, [sql, other]) in SAME.into_iter().enumerate() {
+        for (index, [sql, other]) in SAME.into_iter().enumerate() {
+            let level = index % 5;
             questions.push(question(level, sql, json!("x")));
             questions.push(question(4 - level, other, json!("x")));
         }
