@@ -19,6 +19,10 @@ class EnvError(Exception):
         #: The machine-readable reason (`google.rpc.ErrorInfo`) of the node, or an empty text.
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[EnvError], tuple[str, grpc.StatusCode, str]]:
+        # Python would call the constructor with the message alone.
+        return type(self), (str(self), self.code, self.reason)
+
 
 class EnvRefused(EnvError):
     """The node refuses the call, for example for an unknown question.
