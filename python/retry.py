@@ -13,16 +13,18 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-#: Temporary failures. Servers and proxies return CANCELLED for an expired deadline, and gRPC
-#: reports INTERNAL for a connection that breaks inside a reply. This client never cancels calls
-#: itself.
+#: Temporary failures, among them those that an actor retries. Servers and proxies return CANCELLED
+#: for an expired deadline, and gRPC reports INTERNAL or UNKNOWN for a connection that breaks inside
+#: a reply. This client never cancels calls itself.
 RETRIED = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
     }
 )
 

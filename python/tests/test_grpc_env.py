@@ -95,6 +95,25 @@ def test_what_no_attempt_cures_is_raised_at_once_with_its_reason(stub: Stub, cod
     assert node.calls == ["Info"]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "UNAVAILABLE",
+        "RESOURCE_EXHAUSTED",
+        "DEADLINE_EXCEEDED",
+        "ABORTED",
+        "CANCELLED",
+        "INTERNAL",
+        "UNKNOWN",
+    ],
+)
+def test_what_may_pass_is_tried_again(stub: Stub, code: str) -> None:
+    node = stub(faults=[Fault(grpc.StatusCode[code])])
+    with GrpcEnv(node.address, retry=QUICK) as env:
+        env.info()
+    assert node.calls == ["Info", "Info"]
+
+
 def test_the_pause_that_a_node_asks_for_is_kept(
     stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
