@@ -103,7 +103,7 @@ def qwen3_run(binary: Path, folder: Path) -> tuple[Path, Path]:
 
 def is_well_formed(episode: dict[str, Any]) -> bool:
     """Returns whether each turn of the episode is one tool call, and all fit into the context."""
-    results = [message for message in episode["messages"] if message["role"] == "tool"]
+    results = [message for message in episode["messages"] if "malformed_call" in message]
     return len(episode["segments"]) == 1 and not any(it["malformed_call"] for it in results)
 
 
