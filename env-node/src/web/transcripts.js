@@ -66,8 +66,9 @@ function fromTrajectory(record) {
   const steps = [];
   let action = null;
   for (const message of record.messages) {
-    const call = message?.tool_calls?.[0]?.function;
-    if (call) action = actionOf(call);
+    const call = message?.tool_calls?.[0];
+    // The examples before the question are no steps of the episode.
+    if (call?.function && !string(call.id).startsWith('example_')) action = actionOf(call.function);
     if (message?.role !== 'tool' || !action) continue;
     const text = string(message.content);
     steps.push({

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::{browser::Browser, common::served::Served, garage, page::assert_quiet};
 
 /// Returns a file with two transcripts as a run writes them, two lines that are none, and a
-/// trajectory.
+/// trajectory whose prompt has an example.
 fn recordings() -> String {
     let components = |progress: f64| json!({"operational": 0.01, "progress": progress, "terminal": 0.0, "clip": 0.0});
     let step = |action_type: &str, argument: &str, result: &str, reward: f64| json!({"action_type": action_type, "argument": argument, "malformed": false, "result": result, "reward": reward, "components": components(reward)});
@@ -49,6 +49,8 @@ fn recordings() -> String {
     let trajectory = json!({
         "question_id": "cars-2", "group_index": 3, "member": 1, "return": 0.0, "correct": false, "scored": true,
         "messages": [
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "example_2", "type": "function", "function": {"name": "sample", "arguments": "{\"table_name\":\"shelves\"}"}}]},
+            {"role": "tool", "tool_call_id": "example_2", "content": "1. 1 | wood"},
             {"role": "assistant", "content": "", "tool_calls": [{"id": "call_0", "type": "function", "function": {"name": "sample", "arguments": "{\"table_name\":\"makers\"}"}}]},
             {"role": "tool", "tool_call_id": "call_0", "content": "1. 1 | Audi", "is_error": false, "malformed_call": false, "reward": 0.0},
         ],
@@ -92,6 +94,7 @@ async fn a_recording_is_replayed_and_continued() {
     browser
         .wait("document.querySelector('h1').innerText === 'Which countries have makers?'")
         .await;
+    assert_eq!(browser.text(".count").await, "0 / 1");
     browser.click(".check input").await;
     browser
         .wait("document.querySelectorAll('.recordings button').length === 2")
