@@ -16,6 +16,8 @@ use deploy_checks::{
 };
 use serde_json::{Map, Value, json};
 
+mod slurm;
+
 fn program() -> PathBuf {
     let built = || root().join("target/release/sqlenv");
     let program = env::var_os("SQLENV_PROGRAM").map_or_else(built, PathBuf::from);
