@@ -34,21 +34,25 @@ const SCONTROL: &str = r#"#!/bin/bash
 "#;
 
 /// Notes its command line, with the addresses that it takes from the environment. The first
-/// env-node fails, and the learner ends when there is a second one.
+/// env-node fails, an actor needs the second one, and the learner ends when there is an actor.
 const PROGRAM: &str = r#"#!/bin/bash
 set -u
 env_nodes() { grep --count ^env-node "$CALLS"; }
 case $1 in
+  health) [ "$(env_nodes)" = 2 ] || exit 1 ;;
   learner)
     echo "$* --env=$SQLENV_ENV" >>"$CALLS"
     for _ in {1..300}; do
-      [ "$(env_nodes)" = 2 ] && exit
+      grep --quiet ^actor "$CALLS" && exit
       sleep 0.1
     done
     exit 1
     ;;
   rank) echo "$* --learner=$SQLENV_LEARNER" >>"$CALLS" ;;
-  actor) echo "$* --learner=$SQLENV_LEARNER --env=$SQLENV_ENV" >>"$CALLS" ;;
+  actor)
+    echo "$* --learner=$SQLENV_LEARNER --env=$SQLENV_ENV" >>"$CALLS"
+    [ "$(env_nodes)" = 2 ] || exit 1
+    ;;
   env-node)
     echo "$*" >>"$CALLS"
     [ "$(env_nodes)" = 2 ] || exit 1
@@ -125,6 +129,8 @@ fn slurm_starts_all_roles_with_arguments_that_the_program_accepts() {
         "", "actor", "env-node", "env-node", "learner", "rank", "stopped",
     ];
     assert_eq!(roles, expected, "{calls}");
+    // A learner may wait for an env-node for half an hour, and a rank by default for 5 minutes.
+    assert!(calls.contains(" --timeout-seconds 3600 "), "{calls}");
     for call in calls.lines().filter(|it| it.contains("--")) {
         is_accepted(&arguments(call), &settings);
     }
