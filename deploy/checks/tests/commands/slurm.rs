@@ -11,7 +11,7 @@ use std::{
 
 use deploy_checks::root;
 
-use crate::{folder, is_accepted};
+use crate::{folder, is_accepted, program};
 
 /// Runs the tasks of a step on this machine, and passes SIGTERM on to their first processes alone.
 const SRUN: &str = r#"#!/bin/bash
@@ -39,6 +39,7 @@ const PROGRAM: &str = r#"#!/bin/bash
 set -u
 env_nodes() { grep --count ^env-node "$CALLS"; }
 case $1 in
+  train) exec "$REAL" "$@" ;;
   health) [ "$(env_nodes)" = 2 ] || exit 1 ;;
   learner)
     echo "$* --env=$SQLENV_ENV" >>"$CALLS"
@@ -78,6 +79,7 @@ fn submit(name: &str, settings: &Path) -> (bool, PathBuf) {
         .arg(root().join("deploy/slurm/sqlenv.sbatch"))
         .env("PATH", path)
         .env("CALLS", &calls)
+        .env("REAL", fs::canonicalize(program()).unwrap())
         .env("PROGRAM", folder.join("sqlenv"))
         .env("SETTINGS", settings)
         .env("SECRETS", "/run/secrets")
@@ -134,4 +136,14 @@ fn slurm_starts_all_roles_with_arguments_that_the_program_accepts() {
     for call in calls.lines().filter(|it| it.contains("--")) {
         is_accepted(&arguments(call), &settings);
     }
+}
+
+/// An attempt that fails is queued again, and would fail again.
+#[test]
+fn slurm_starts_nothing_with_wrong_settings() {
+    let settings = folder().join("wrong.toml");
+    fs::write(&settings, "[learner]\nstepz = 3\n").unwrap();
+    let (has_succeeded, calls) = submit("wrong", &settings);
+    assert!(!has_succeeded);
+    assert_eq!(fs::read_to_string(calls).unwrap(), "");
 }
