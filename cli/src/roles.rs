@@ -1,14 +1,14 @@
 //! Runs env-node, actor and rank as processes; `learner_role` runs the learner. Each role binds its
 //! address or dials its peers, prints where it serves, and runs until a signal.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, pin::pin, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use env_node::Server;
-use learner::ranks::RankOptions;
+use learner::{LearnerError, ranks::RankOptions};
 use policy::Placement;
 use proto::RanksClient;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -115,6 +115,9 @@ pub(crate) async fn actor(
     }
 }
 
+/// Less than the 120 s that a learner has to write its checkpoint in the manifests of deploy/.
+const UNTIL_LEARNER_ENDS: Duration = Duration::from_secs(110);
+
 /// `sqlenv rank`: computes a share of the steps of a learner.
 pub(crate) async fn rank(
     args: &RankArgs,
@@ -134,10 +137,23 @@ pub(crate) async fn rank(
         device: config.device.open()?,
         threads: threads::or_cores(config.threads),
         timeout: Duration::from_secs(args.timeout_seconds.into()),
+        stopping: shutdown.clone(),
     };
-    let joined = unless_interrupted(&shutdown, learner::ranks::join(client, options)).await;
+    let mut joined = pin!(learner::ranks::join(client, options));
+    let ended = unless_interrupted(&shutdown, &mut joined).await;
     ready.set(false);
-    joined?.with_context(|| format!("--learner {}", args.learner))
+    let Ok(ended) = ended else {
+        // The learner may have got the signal as well. Without this rank it could not end its step,
+        // and would write no checkpoint.
+        match timeout(UNTIL_LEARNER_ENDS, joined).await {
+            Ok(Err(fault)) if !matches!(fault, LearnerError::Stopped) => {
+                progress.print(&fault.to_string());
+            }
+            _ => {}
+        }
+        bail!(Interrupted);
+    };
+    ended.with_context(|| format!("--learner {}", args.learner))
 }
 
 pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener> {

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::program::{Running, serve, serve_with_log, sqlenv, start_actor};
+use crate::{
+    endings::signal,
+    program::{Running, serve, serve_with_log, sqlenv, start_actor},
+};
 
 /// Groups of a random policy have no reward variance, so the loss needs an entropy term.
 const SETTINGS: [&str; 12] = [
@@ -141,4 +144,24 @@ fn a_run_of_two_ranks_survives_a_killed_rank_and_a_killed_learner() {
         weights(&broken) == weights(&whole),
         "the resumed run differs"
     );
+}
+
+/// A cluster that stops a run signals its processes in any order. A learner writes its checkpoint
+/// although its rank has got the signal before.
+#[test]
+fn a_rank_that_is_stopped_with_its_learner_lets_it_write_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let mut run = start(&env, dir.path());
+    while steps(dir.path()) < 2 {
+        assert!(run.learner.0.try_wait().unwrap().is_none(), "ended early");
+        sleep(Duration::from_millis(10));
+    }
+    signal(&run.rank, "TERM");
+    sleep(Duration::from_millis(300));
+    signal(&run.learner, "TERM");
+    assert_eq!(ended_within(TIMEOUT, &mut run.learner), Some(130));
+    assert_eq!(ended_within(TIMEOUT, &mut run.rank), Some(130));
+    let latest = fs::read_to_string(dir.path().join("checkpoints/LATEST")).unwrap();
+    assert_eq!(latest, format!("step_{}", steps(dir.path())));
 }

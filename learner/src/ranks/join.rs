@@ -6,6 +6,10 @@
 
 use std::{
     str::FromStr as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -19,9 +23,10 @@ use proto::{
 use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot},
-    time::sleep,
+    time::timeout,
 };
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
 use super::{
@@ -53,19 +58,24 @@ pub struct RankOptions {
     pub threads: usize,
     /// How long the rank tries to reach a learner that is away.
     pub timeout: Duration,
+    /// Cancelled when the rank is to end: at once if it has not joined, else with its learner.
+    pub stopping: CancellationToken,
 }
 
 /// Takes part in the learner's run to its end.
 ///
 /// # Errors
 /// The learner refuses this rank or cannot be reached for longer than the rank's timeout, or the
-/// rank cannot compute its share.
+/// rank cannot compute its share. [`LearnerError::Stopped`]: the rank was to end.
 pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
     let client = client.max_decoding_message_size(MAX_MESSAGE_BYTES);
     let mut last_contact = now();
     let mut last_warning = String::new();
     let mut reminder = WaitReminder::new(last_contact, REMIND, REMIND);
     loop {
+        if options.stopping.is_cancelled() {
+            return Err(LearnerError::Stopped);
+        }
         let fault = match attempt(client.clone(), &options, &mut last_contact).await {
             Err(fault @ (LearnerError::LeaderAway(_) | LearnerError::RunFull(_))) => fault,
             ended => return ended,
@@ -78,7 +88,7 @@ pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
             tracing::warn!(%fault, "joining again");
             last_warning = text;
         }
-        sleep(PAUSE).await;
+        let _ = timeout(PAUSE, options.stopping.cancelled()).await;
     }
 }
 
@@ -94,21 +104,35 @@ async fn attempt(
     let part = Some(train_request::Part::Hello(RankHello { version }));
     // Cannot fail: the receiver is still in this function.
     let _ = sender.send(TrainRequest { part }).await;
-    let answer = client.train(ReceiverStream::new(outgoing)).await;
+    let stopping = &options.stopping;
+    let answer = stopping.run_until_cancelled(client.train(ReceiverStream::new(outgoing)));
+    let answer = answer.await.ok_or(LearnerError::Stopped)?;
     let incoming = answer.map_err(|status| refused(&status))?.into_inner();
     tracing::info!("joined");
     let leader = LeaderConnection::new(sender, Box::pin(incoming), Handle::current());
     let (done, ended) = oneshot::channel();
-    let options = options.clone();
+    let has_begun = Arc::new(AtomicBool::new(false));
+    let (begun, options) = (Arc::clone(&has_begun), options.clone());
     // The receiver is gone if the caller dropped the future.
-    let body = move || done.send(train(leader, &options)).ok();
+    let body = move || done.send(train(leader, &options, &begun)).ok();
     let spawned = thread::Builder::new().name("rank".to_owned()).spawn(body);
     spawned.map_err(|_| LearnerError::Thread("rank"))?;
     metrics::rank_joined(true);
-    let ended = ended.await;
+    let ended = tokio::select! {
+        ended = ended => ended,
+        () = stopped_before(stopping, &has_begun) => Ok(Err(LearnerError::Stopped)),
+    };
     metrics::rank_joined(false);
     *last_contact = now();
     ended.unwrap_or(Err(LearnerError::Thread("rank")))
+}
+
+/// Waits until the rank is to end, if its part of the run has not begun by then.
+async fn stopped_before(stopping: &CancellationToken, has_begun: &AtomicBool) {
+    stopping.cancelled().await;
+    if has_begun.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Turns a refusal into an error. The error is final if the rank does not fit the run. It is
@@ -133,8 +157,12 @@ struct JoinedRank {
     timeout: Duration,
 }
 
-/// Makes all steps of the run with the learner.
-fn train(mut leader: LeaderConnection, options: &RankOptions) -> Result<()> {
+/// Makes all steps of the run with the learner. Sets `has_begun` when it has its state.
+fn train(
+    mut leader: LeaderConnection,
+    options: &RankOptions,
+    has_begun: &AtomicBool,
+) -> Result<()> {
     let mut joined = match prepare(&mut leader, options) {
         Ok(Some(joined)) => joined,
         Ok(None) => return Ok(()),
@@ -143,6 +171,7 @@ fn train(mut leader: LeaderConnection, options: &RankOptions) -> Result<()> {
             return Err(fault);
         }
     };
+    has_begun.store(true, Ordering::Relaxed);
     let role = RankRole::Member {
         rank: joined.welcome.rank as usize,
         count: joined.welcome.ranks as usize,
@@ -252,6 +281,7 @@ mod tests {
             device: Device::Cpu,
             threads: 1,
             timeout: Duration::ZERO,
+            stopping: CancellationToken::new(),
         };
         let prepared = move || prepare(&mut leader, &options).map(|_| ()).unwrap_err();
         let fault = tokio::task::spawn_blocking(prepared).await.unwrap();

@@ -23,6 +23,7 @@ use proto::{
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use crate::common::{actor, group, open, small_config, small_model, unread_events};
@@ -304,6 +305,7 @@ fn options(timeout: Duration) -> RankOptions {
         device: Device::Cpu,
         threads: 1,
         timeout,
+        stopping: CancellationToken::new(),
     }
 }
 
