@@ -130,14 +130,15 @@ impl Run {
     /// being stopped.
     fn one_step(&mut self) -> Result<Option<u64>> {
         let began = now();
-        let (batch, mut metrics, waited) = loop {
-            let context = &self.context;
+        let mut wait_seconds = 0.0;
+        let (batch, mut metrics) = loop {
+            let (context, waiting_since) = (&self.context, now());
             let Some((batch, groups)) = context.intake.wait_for_batch(|| context.now())? else {
                 return Ok(None);
             };
-            let waited = now();
+            wait_seconds += (now() - waiting_since).as_secs_f64();
             match self.train_on(&groups) {
-                Ok(metrics) => break (batch, metrics, waited),
+                Ok(metrics) => break (batch, metrics),
                 Err(LearnerError::Refused(refused)) => self.take_back(&refused),
                 Err(LearnerError::Stopped) => return Ok(None),
                 Err(fault) => return Err(fault),
@@ -154,7 +155,6 @@ impl Run {
         let repeated = self.context.intake.advance(self.context.now(), &batch);
         self.context.intake.report(self.context.now());
         stopwatch.lap(&TRAINING);
-        let wait_seconds = (waited - began).as_secs_f64();
         let step_seconds = (now() - began).as_secs_f64();
         metrics.extend(BTreeMap::from([
             ("step_time".to_owned(), step_seconds),
@@ -198,7 +198,8 @@ impl Run {
             metrics::groups_refused(group.reason, 1);
             self.context.refused(&group.actor_id, &group.problem);
         }
-        self.context.intake.take_back(refused);
+        let context = &self.context;
+        context.intake.take_back(context.now(), refused);
     }
 
     /// Refuses a step without a scored episode: otherwise a run would use up its steps while the

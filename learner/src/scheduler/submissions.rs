@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Admission, GroupState, GroupSummary, Scheduler, Submission};
+use crate::leases::LeasedWork;
 
 impl Scheduler {
     /// Decides whether the run takes a finished group. The lease of a stale group ends, so that the
@@ -119,10 +120,15 @@ impl Scheduler {
         true
     }
 
-    /// Takes a recorded group back: it is handed out again, or counts as not kept if `is_dropped`.
-    pub fn take_back(&mut self, group_index: u64, is_dropped: bool) {
+    /// Takes a recorded group back: it is handed out again, as free from `now` on, or counts as not
+    /// kept if `is_dropped`.
+    pub fn take_back(&mut self, now: Duration, group_index: u64, is_dropped: bool) {
         if !is_dropped {
-            self.groups.remove(&group_index);
+            let free = GroupState {
+                work: LeasedWork::new(now),
+                summary: None,
+            };
+            self.groups.insert(group_index, free);
         } else if let Some(state) = self.groups.get_mut(&group_index)
             && let Some(summary) = &mut state.summary
         {

@@ -646,15 +646,16 @@ fn a_group_that_a_step_takes_back_is_handed_out_again_or_dropped() {
     let mut scheduler = Scheduler::new(settings(9, 1, 8, 0), 0, 0, 7);
     lease(scheduler.claim(seconds(0), "liar", 0));
     accept(&mut scheduler, "liar", 0, 0);
-    scheduler.take_back(0, false);
+    // The step took long, and the others have the first chance from now on.
+    scheduler.take_back(seconds(600), 0, false);
     scheduler.distrust("liar");
     assert_eq!(scheduler.batch(), None);
-    assert!(is_wait(scheduler.claim(seconds(1), "liar", 0)));
-    assert_eq!(lease(scheduler.claim(seconds(1), "b", 0)).group_index, 0);
+    assert!(is_wait(scheduler.claim(seconds(600), "liar", 0)));
+    assert_eq!(lease(scheduler.claim(seconds(600), "b", 0)).group_index, 0);
     accept(&mut scheduler, "b", 0, 0);
-    scheduler.take_back(0, true);
+    scheduler.take_back(seconds(601), 0, true);
     assert_eq!(scheduler.batch(), None, "another group takes its place");
-    assert_eq!(lease(scheduler.claim(seconds(1), "b", 0)).group_index, 1);
+    assert_eq!(lease(scheduler.claim(seconds(601), "b", 0)).group_index, 1);
     accept(&mut scheduler, "b", 1, 0);
     let batch = scheduler.batch().unwrap();
     assert_eq!((batch.group_indices, batch.left_out), (vec![1], vec![0]));

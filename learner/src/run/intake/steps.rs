@@ -146,12 +146,12 @@ impl Intake {
 
     /// Takes back groups that a step cannot train on. They are handed out again, unless they were
     /// rolled out [`MAX_ROLLOUTS`] times: then the step is made without them.
-    pub(crate) fn take_back(&self, refused: &[RefusedGroup]) {
+    pub(crate) fn take_back(&self, now: Duration, refused: &[RefusedGroup]) {
         let mut state = self.state.lock();
         for group in refused {
             let records = state.records.get(&group.index).copied().unwrap_or(0);
             let is_dropped = records >= MAX_ROLLOUTS;
-            state.scheduler.take_back(group.index, is_dropped);
+            state.scheduler.take_back(now, group.index, is_dropped);
             if !is_dropped {
                 state.groups.remove(&group.index);
             }
