@@ -27,7 +27,7 @@ use crate::{
 /// The folder of the checkpoints in a run folder.
 pub const CHECKPOINTS: &str = "checkpoints";
 const STATE_FILE: &str = "state.json";
-const TENSORS: &str = "trainer.safetensors";
+pub(crate) const TENSORS: &str = "trainer.safetensors";
 /// The model folder in a checkpoint.
 pub const MODEL: &str = "hf";
 /// The file that names the newest checkpoint.
@@ -139,8 +139,8 @@ impl Checkpoint {
 /// (from before the run fell back to an earlier one) and all but the newest `keep_last` of the
 /// others. Returns the new checkpoint's path.
 ///
-/// `check` says whether the run still belongs to this learner. It runs when the files are on disk,
-/// right before they become a checkpoint.
+/// `check` says whether the run still belongs to this learner. It runs before anything is removed,
+/// and again when the files are on disk, right before they become a checkpoint and the newest one.
 ///
 /// # Errors
 /// The disk is full or fails, or `check` fails; the checkpoints before it are then complete.
@@ -150,11 +150,13 @@ pub fn save(
     model: &Model,
     network: &Network,
     keep_last: usize,
-    check: impl FnOnce() -> Result<()>,
+    check: impl Fn() -> Result<()>,
 ) -> Result<PathBuf> {
-    let name = format!("step_{}", state.step);
+    let step = state.step;
+    let name = format!("step_{step}");
     let path = folder.join(&name);
     let temporary = folder.join(format!(".{name}.partial"));
+    check()?;
     remove_partial(folder)?;
     fs::create_dir_all(&temporary).at("create", &temporary)?;
     model.save(&temporary.join(MODEL))?;
@@ -163,17 +165,24 @@ pub fn save(
     let hash = write_hashed(&temporary.join(TENSORS), &tensors)?;
     state.files.insert(TENSORS.to_owned(), hash);
     drop(tensors);
-    state.sha256 = state.digest();
-    let json = serde_json::to_vec_pretty(&state).expect("a plain record serialises: this is a bug");
-    fs::write(temporary.join(STATE_FILE), json).at("write", &temporary.join(STATE_FILE))?;
+    write_state(&temporary, state)?;
     durable::sync_tree(&temporary).at("sync", &temporary)?;
     let aside = folder.join(format!(".{name}.old"));
     check()?;
     durable::replace_folder(&path, &temporary, &aside).at("put in place", &path)?;
+    check()?;
     let latest = folder.join(LATEST);
     durable::replace_file(&latest, name.as_bytes()).at("write", &latest)?;
-    prune(folder, state.step, keep_last)?;
+    prune(folder, step, keep_last)?;
     Ok(path)
+}
+
+/// Writes a state with its hash.
+pub(crate) fn write_state(folder: &Path, mut state: CheckpointState) -> Result<()> {
+    state.sha256 = state.digest();
+    let json = serde_json::to_vec_pretty(&state).expect("a plain record serialises: this is a bug");
+    let file = folder.join(STATE_FILE);
+    fs::write(&file, json).at("write", &file)
 }
 
 /// Makes the folder of checkpoints if it is missing, and tries to write in it, so that a training
@@ -251,11 +260,28 @@ pub fn load(path: &Path) -> Result<Checkpoint> {
     load_files(read_state(path)?, path)
 }
 
-fn load_files(state: CheckpointState, path: &Path) -> Result<Checkpoint> {
-    for (name, expected) in state.files.iter().filter(|(name, _)| *name != TENSORS) {
+/// Checks every file of one checkpoint.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn check(path: &Path) -> Result<()> {
+    check_files(&read_state(path)?, path, |_| true)
+}
+
+fn check_files(
+    state: &CheckpointState,
+    path: &Path,
+    is_checked: impl Fn(&str) -> bool,
+) -> Result<()> {
+    for (name, expected) in state.files.iter().filter(|(name, _)| is_checked(name)) {
         let file = path.join(name);
         check_hash(&file, &hash(&file)?, expected)?;
     }
+    Ok(())
+}
+
+fn load_files(state: CheckpointState, path: &Path) -> Result<Checkpoint> {
+    check_files(&state, path, |name| name != TENSORS)?;
     // A state that was checked names them.
     let tensors = state.read(path, TENSORS)?.unwrap_or_default();
     Ok(Checkpoint {
@@ -334,7 +360,7 @@ fn hashes(folder: &Path) -> Result<BTreeMap<String, String>> {
 
 /// Writes a file, and returns the SHA-256 of its content. A file of gigabytes is hashed while the
 /// disk works, not read again.
-fn write_hashed(path: &Path, content: &[u8]) -> Result<String> {
+pub(crate) fn write_hashed(path: &Path, content: &[u8]) -> Result<String> {
     std::thread::scope(|scope| {
         let hash = scope.spawn(|| hex::encode(Sha256::digest(content)));
         durable::write(path, content).at("write", path)?;

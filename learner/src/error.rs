@@ -52,6 +52,12 @@ pub enum LearnerError {
         /// The system's answer.
         source: io::Error,
     },
+    /// An earlier group could not be journaled. Remedy: that of the failure, then resume.
+    #[error("the journal takes no more groups after a failure: {failure}")]
+    JournalEnded {
+        /// The error of that group, with its remedy.
+        failure: String,
+    },
     /// Another learner has opened the run. Remedy: decide which of them runs.
     #[error(
         "another learner has opened the run {run} after this one, so this one stops; what it \
@@ -72,8 +78,7 @@ pub enum LearnerError {
     /// An object store does not answer or refuses. Remedy: check address, credentials and network.
     #[error(
         "cannot {action} {address}: {source}; check the address, the network, and the credentials \
-         in the environment (AWS_*, GOOGLE_* or AZURE_*), then start the learner again: the run \
-         resumes"
+         in the environment (AWS_*, GOOGLE_* or AZURE_*), then give the same command again"
     )]
     ObjectStore {
         /// What was attempted, as a verb.

@@ -16,7 +16,6 @@ mod terms;
 mod tests;
 
 use std::{
-    cmp::Ordering,
     fs::File,
     io::{self, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
@@ -46,9 +45,9 @@ pub struct Journal {
     of_term: TermFile,
     /// Bytes of the whole journal.
     end: u64,
-    /// True after a failure: part of a record, or one that was not acknowledged, may stand at the
-    /// end of the file.
-    has_failed: bool,
+    /// What has failed: part of a record, or one that was not acknowledged, may stand at the end of
+    /// the file.
+    failure: Option<String>,
     /// The copy in an object store, which is what counts if there is one.
     objects: Option<ObjectLog>,
 }
@@ -66,17 +65,20 @@ impl NewTerm {
     ///
     /// # Errors
     /// A file cannot be read or written, a record in front of a later file is damaged, or the
-    /// journal ends before `from`.
+    /// journal ends before `from`. [`LearnerError::Replaced`]: another learner has opened the run.
     pub fn open(mut self, from: u64) -> Result<(Journal, Vec<JournalEntry>)> {
         let run_dir = &self.run_dir;
         let mut entries = Vec::new();
         let mut end = 0;
-        for mut of_file in entries_from(run_dir, from)? {
+        // What a newer learner writes meanwhile is not before this term.
+        for mut of_file in entries_from(run_dir, self.number, from)? {
             // A record that its killed writer did not sync counts from now on.
             durable::sync(of_file.path()).at("sync the journal", of_file.path())?;
             entries.extend(of_file.by_ref().collect::<Result<Vec<_>>>()?);
             end = of_file.offset;
         }
+        // A newer learner's checkpoint may refer to groups of its own.
+        self.check_newest()?;
         if from > end {
             let reason = format!(
                 "ends at byte {end}, but the checkpoint continues at byte {from}: groups are \
@@ -92,7 +94,7 @@ impl NewTerm {
             file: self.file,
             of_term,
             end,
-            has_failed: false,
+            failure: None,
             objects: None,
         };
         Ok((journal, entries))
@@ -112,24 +114,25 @@ impl Journal {
     /// groups, and if the part that was written cannot be removed, nothing more is appended.
     /// [`LearnerError::Replaced`] if another learner has opened the run.
     pub fn append(&mut self, groups: &[EncodedGroup]) -> Result<Vec<u64>> {
-        if self.has_failed {
-            // The reason may be that the run is no longer this learner's.
-            self.check_newest_term()?;
-        }
+        self.check_whole()?;
         let (mut bytes, mut offsets) = (Vec::new(), Vec::new());
         for group in groups {
             offsets.push(self.end + bytes.len() as u64);
             bytes.extend(record(group.bytes()));
         }
-        self.write(&bytes).map_err(|fault| {
+        if let Err(source) = self.write(&bytes) {
+            let path = self.of_term.path.clone();
+            let fault = LearnerError::Journal { path, source };
             // A later record behind a torn one would be lost: reading ends at the first that is not
             // whole.
-            self.has_failed |= self.cut().is_err();
-            self.failed(fault)
-        })?;
+            if self.cut().is_err() {
+                self.failure = Some(fault.to_string());
+            }
+            return Err(fault);
+        }
         // From here on, the records are in the file whether they are acknowledged or not.
         let kept = self.keep(&bytes);
-        self.has_failed |= kept.is_err();
+        self.remember(&kept);
         kept?;
         self.end += bytes.len() as u64;
         Ok(offsets)
@@ -143,11 +146,22 @@ impl Journal {
         self.check_newest_term()
     }
 
-    fn failed(&self, source: io::Error) -> LearnerError {
-        LearnerError::Journal {
-            path: self.of_term.path.clone(),
-            source,
+    fn remember(&mut self, outcome: &Result<()>) {
+        if let Err(fault) = outcome {
+            self.failure = Some(fault.to_string());
         }
+    }
+
+    /// Checks that all records were written whole, and acknowledged.
+    fn check_whole(&self) -> Result<()> {
+        let Some(failure) = &self.failure else {
+            return Ok(());
+        };
+        // The reason may be that the run is no longer this learner's.
+        self.check_newest_term()?;
+        Err(LearnerError::JournalEnded {
+            failure: failure.clone(),
+        })
     }
 
     /// Checks that no other learner has opened the run, before something of it is published.
@@ -162,19 +176,7 @@ impl Journal {
     }
 
     fn check_newest_term(&self) -> Result<()> {
-        let newest = terms::newest(&self.run_dir)?;
-        match newest.cmp(&self.term) {
-            Ordering::Equal => Ok(()),
-            Ordering::Greater => Err(LearnerError::Replaced {
-                run: self.run_dir.display().to_string(),
-            }),
-            Ordering::Less => Err(LearnerError::Broken {
-                path: self.run_dir.clone(),
-                reason: "the run folder was moved or removed under the running learner; start it \
-                         again on the folder where it is now"
-                    .to_owned(),
-            }),
-        }
+        terms::check_newest(&self.run_dir, self.term)
     }
 
     /// Records that a policy version is published. An actor gets the version after that.
@@ -182,16 +184,14 @@ impl Journal {
     /// # Errors
     /// As [`Self::append`].
     pub(crate) fn publish(&mut self, version: u64) -> Result<()> {
+        self.check_whole()?;
         self.check_newest_term()?;
-        if self.has_failed {
-            return Err(self.failed(earlier_failure()));
-        }
-        if let Some(objects) = &mut self.objects {
-            let appended = objects.append_version(version);
-            self.has_failed |= appended.is_err();
-            appended?;
-        }
-        Ok(())
+        let Some(objects) = &mut self.objects else {
+            return Ok(());
+        };
+        let appended = objects.append_version(version);
+        self.remember(&appended);
+        appended
     }
 
     /// Returns the copy in an object store, if the run has one.
@@ -207,9 +207,6 @@ impl Journal {
     }
 
     fn write(&mut self, records: &[u8]) -> io::Result<()> {
-        if self.has_failed {
-            return Err(earlier_failure());
-        }
         self.file.write_all(records)?;
         self.file.sync_data()
     }
@@ -220,16 +217,12 @@ impl Journal {
     }
 }
 
-fn earlier_failure() -> io::Error {
-    io::Error::other("an earlier record has failed")
-}
-
 /// Returns the size of the journal in a run folder, in bytes.
 ///
 /// # Errors
 /// A file cannot be read.
 pub fn bytes(run_dir: &Path) -> Result<u64> {
-    let files = terms::files(run_dir)?;
+    let files = terms::files(run_dir, terms::ALL)?;
     let sizes = files.iter().map(|file| {
         let metadata = std::fs::metadata(&file.path);
         metadata.at("read the journal", &file.path)
@@ -239,7 +232,7 @@ pub fn bytes(run_dir: &Path) -> Result<u64> {
 
 /// Returns whether a run folder has groups.
 pub(crate) fn has_groups(run_dir: &Path) -> Result<bool> {
-    let mut entries = entries_from(run_dir, 0)?.into_iter().flatten();
+    let mut entries = entries_from(run_dir, terms::ALL, 0)?.into_iter().flatten();
     Ok(entries.next().transpose()?.is_some())
 }
 
@@ -250,7 +243,7 @@ pub(crate) fn has_groups(run_dir: &Path) -> Result<bool> {
 /// There is no journal, a file cannot be read, a record in front of a later file is damaged, or a
 /// record is not a group.
 pub fn read(run_dir: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>> + use<>> {
-    let files = entries_from(run_dir, 0)?;
+    let files = entries_from(run_dir, terms::ALL, 0)?;
     if files.is_empty() {
         let reason = "holds no journal of groups; give the folder of a run with GRPO";
         return Err(LearnerError::broken(run_dir, reason));
@@ -264,9 +257,9 @@ pub fn read(run_dir: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>
     }))
 }
 
-/// Returns the records of each file from byte `from` of the journal on.
-fn entries_from(run_dir: &Path, from: u64) -> Result<Vec<Entries>> {
-    let files = terms::files(run_dir)?;
+/// Returns the records of each file of a term before `before`, from byte `from` of the journal on.
+fn entries_from(run_dir: &Path, before: u64, from: u64) -> Result<Vec<Entries>> {
+    let files = terms::files(run_dir, before)?;
     if let Some(first) = files.first().filter(|first| first.start > from) {
         let reason = format!(
             "begins at byte {} of the journal, and no file holds the groups before it; {}",

@@ -6,6 +6,7 @@
 //! journal, which fixes how much of the file before it counts.
 
 use std::{
+    cmp::Ordering,
     fs::{self, File, OpenOptions},
     io::{ErrorKind, Read as _, Write as _},
     path::{Path, PathBuf},
@@ -35,6 +36,9 @@ pub(super) struct TermFile {
     pub(super) start: u64,
 }
 
+/// Above the number of any term.
+pub(super) const ALL: u64 = u64::MAX;
+
 /// A term that was begun: no learner before it acknowledges or publishes anything further.
 #[derive(Debug)]
 pub struct NewTerm {
@@ -42,6 +46,20 @@ pub struct NewTerm {
     pub(super) number: u64,
     pub(super) file: File,
     pub(super) path: PathBuf,
+}
+
+impl NewTerm {
+    pub(crate) fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
+    /// Checks that no other learner has opened the run since.
+    ///
+    /// # Errors
+    /// [`LearnerError::Replaced`] if one has.
+    pub(crate) fn check_newest(&self) -> Result<()> {
+        check_newest(&self.run_dir, self.number)
+    }
 }
 
 impl TermFile {
@@ -124,12 +142,32 @@ pub(super) fn newest(run_dir: &Path) -> Result<u64> {
     Ok(numbers(&folder(run_dir))?.last().copied().unwrap_or(0))
 }
 
-/// Returns the files of a journal in the order of their terms, none of which begins before another.
-/// Leaves out those of a learner that ended before it wrote the header.
-pub(super) fn files(run_dir: &Path) -> Result<Vec<TermFile>> {
+/// Checks that no term was begun after this one.
+///
+/// # Errors
+/// [`LearnerError::Replaced`] if one was.
+pub(super) fn check_newest(run_dir: &Path, term: u64) -> Result<()> {
+    match newest(run_dir)?.cmp(&term) {
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(LearnerError::Replaced {
+            run: run_dir.display().to_string(),
+        }),
+        Ordering::Less => Err(LearnerError::Broken {
+            path: run_dir.to_owned(),
+            reason:
+                "the run folder was moved or removed under the running learner; start it again \
+                     on the folder where it is now"
+                    .to_owned(),
+        }),
+    }
+}
+
+/// Returns the files of a journal's terms before `before`, in their order, in which none begins
+/// before another. Leaves out those of a learner that ended before it wrote the header.
+pub(super) fn files(run_dir: &Path, before: u64) -> Result<Vec<TermFile>> {
     let mut files = Vec::new();
     let folder = folder(run_dir);
-    for term in numbers(&folder)? {
+    for term in numbers(&folder)?.into_iter().filter(|&it| it < before) {
         files.extend(read_header(&file_of(&folder, term))?);
     }
     let mut pairs = files.windows(2);

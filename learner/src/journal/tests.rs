@@ -115,6 +115,23 @@ fn a_learner_that_was_replaced_stops_and_its_last_group_does_not_count() {
     assert_eq!(indices(run.path()), [1, 3]);
 }
 
+/// A learner may be suspended for long while it reads its checkpoint.
+#[test]
+fn a_learner_that_was_replaced_before_it_opened_the_journal_changes_nothing() {
+    let run = tempfile::tempdir().unwrap();
+    append(&mut opened(run.path(), 0).0, 1);
+    let older = [(); 2].map(|()| NewTerm::begin(run.path()).unwrap());
+    let (mut newer, _) = opened(run.path(), 0);
+    append(&mut newer, 2);
+    // The second one has read a checkpoint of the newer learner.
+    for (older, from) in older.into_iter().zip([0, newer.end()]) {
+        assert!(older.check_newest().is_err());
+        let fault = older.open(from).unwrap_err();
+        assert!(matches!(fault, LearnerError::Replaced { .. }), "{fault}");
+    }
+    assert_eq!(indices(run.path()), [1, 2]);
+}
+
 #[test]
 fn a_folder_that_is_moved_under_its_learner_is_named() {
     let parent = tempfile::tempdir().unwrap();
@@ -177,7 +194,10 @@ fn a_full_disk_is_named_and_a_journal_that_cannot_be_mended_takes_nothing_more()
         "{fault}"
     );
     let fault = journal.append(&[group(1)]).unwrap_err().to_string();
-    assert!(fault.contains("an earlier record has failed"), "{fault}");
+    assert!(
+        fault.starts_with("the journal takes no more groups after a failure: cannot append"),
+        "{fault}"
+    );
     assert_eq!(journal.end(), end);
 }
 

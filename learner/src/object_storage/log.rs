@@ -14,11 +14,11 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use policy::durable;
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::spawn_blocking};
 
 use super::{ObjectStorage, transfer};
 use crate::{
-    checkpoint::{CHECKPOINTS, LATEST},
+    checkpoint::{self, CHECKPOINTS, LATEST},
     error::{AtPath as _, LearnerError, Result},
     journal::open_copies,
 };
@@ -94,7 +94,7 @@ impl ObjectLog {
     }
 
     /// Copies the entries that were not copied yet: their groups into the journal in `run_dir`, and
-    /// the newest checkpoint among them into `run_dir/checkpoints`.
+    /// the newest whole checkpoint into `run_dir/checkpoints`.
     ///
     /// # Errors
     /// The store does not answer or refuses, an entry is not one of this program, or the disk is
@@ -110,7 +110,7 @@ impl ObjectLog {
                 Ok(()) => known = self.checkpoints.last().cloned(),
                 // A learner that runs may have removed the checkpoint meanwhile, and then the log
                 // names a newer one.
-                Err(fault) if names.is_empty() => return Err(fault),
+                Err(fault) if names.is_empty() => self.copy_earlier(fault, run_dir).await?,
                 Err(_) => {}
             }
         }
@@ -123,19 +123,69 @@ impl ObjectLog {
         known: Option<&CommittedCheckpoint>,
         run_dir: &Path,
     ) -> Result<()> {
-        let newest = self.checkpoints.last();
-        if newest != known
-            && let Some(newest) = newest
-        {
-            let folder = run_dir
-                .join(CHECKPOINTS)
-                .join(format!("step_{}", newest.step));
-            transfer::download(&self.storage, &newest.folder, &folder).await?;
-            let latest = run_dir.join(CHECKPOINTS).join(LATEST);
-            let name = format!("step_{}", newest.step);
-            durable::replace_file(&latest, name.as_bytes()).at("write", &latest)?;
+        match self.checkpoints.last() {
+            Some(newest) if Some(newest) != known => self.download(newest, run_dir).await,
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Downloads the newest of the earlier checkpoints that is whole, after the last one is not.
+    ///
+    /// # Errors
+    /// `fault`, if it is another one or no checkpoint is whole; or the store fails.
+    async fn copy_earlier(&mut self, fault: LearnerError, run_dir: &Path) -> Result<()> {
+        let is_not_whole = |fault: &LearnerError| matches!(fault, LearnerError::Broken { .. });
+        if !is_not_whole(&fault) {
+            return Err(fault);
+        }
+        tracing::warn!(%fault, "checkpoint skipped");
+        while self.checkpoints.pop().is_some() {
+            let Some(earlier) = self.checkpoints.last() else {
+                break;
+            };
+            match self.download(earlier, run_dir).await {
+                Err(fault) if is_not_whole(&fault) => {}
+                copied => return copied,
+            }
+        }
+        Err(fault)
+    }
+
+    /// Downloads a checkpoint and names it the newest.
+    ///
+    /// # Errors
+    /// [`LearnerError::Broken`] if a file is missing or changed; or the store fails, or the disk.
+    async fn download(&self, checkpoint: &CommittedCheckpoint, run_dir: &Path) -> Result<()> {
+        let (checkpoints, name) = (
+            run_dir.join(CHECKPOINTS),
+            format!("step_{}", checkpoint.step),
+        );
+        let folder = checkpoints.join(&name);
+        let copied = async {
+            transfer::download(&self.storage, &checkpoint.folder, &folder).await?;
+            let copy = folder.clone();
+            let checked = spawn_blocking(move || checkpoint::check(&copy)).await;
+            let checked = checked.unwrap_or(Err(LearnerError::Thread("checkpoint")));
+            checked.map_err(|fault| self.not_whole(checkpoint, fault))
+        };
+        if let Err(fault) = copied.await {
+            let _ = durable::remove_folder(&folder);
+            return Err(fault);
+        }
+        let latest = checkpoints.join(LATEST);
+        durable::replace_file(&latest, name.as_bytes()).at("write", &latest)
+    }
+
+    /// Names the checkpoint in the store rather than its copy, which is gone.
+    fn not_whole(&self, checkpoint: &CommittedCheckpoint, fault: LearnerError) -> LearnerError {
+        let folder = format!("{}/{}", self.storage.address, checkpoint.folder);
+        let folder = Path::new(&folder);
+        match fault {
+            LearnerError::Broken { path, reason } => {
+                LearnerError::broken(&folder.join(path.file_name().unwrap_or_default()), reason)
+            }
+            fault => LearnerError::broken(folder, format!("is not whole, restore it: {fault}")),
+        }
     }
 
     /// Returns whether no entry was found.
@@ -144,7 +194,7 @@ impl ObjectLog {
     }
 
     /// Ends the learners that opened the run before: puts an entry after theirs. Copies what they
-    /// had put meanwhile into `run_dir`.
+    /// had put meanwhile into `run_dir`, with the files of the run.
     ///
     /// # Errors
     /// As [`Self::copy_new`].
@@ -154,6 +204,8 @@ impl ObjectLog {
                 Err(LearnerError::Replaced { .. }) => {
                     let runtime = self.runtime.clone();
                     runtime.block_on(self.copy_new(run_dir))?;
+                    // They are as of the newest checkpoint, too.
+                    runtime.block_on(transfer::download_files(&self.storage, run_dir))?;
                 }
                 opened => return opened.and_then(|()| self.check_conditions()),
             }

@@ -173,7 +173,10 @@ mod tests {
     use futures::TryStreamExt as _;
     use tokio::task::spawn_blocking;
 
+    use ::object_store::ObjectStoreExt as _;
+
     use super::{unconditional::Unconditional, *};
+    use crate::checkpoint::{self, CheckpointState};
 
     /// A store that ignores If-None-Match is refused before anything is trained.
     #[tokio::test(flavor = "multi_thread")]
@@ -194,14 +197,67 @@ mod tests {
         );
     }
 
-    /// Uploads a checkpoint of one file.
+    /// Uploads a checkpoint without a model.
     fn upload(log: &ObjectLog, step: u64, run_dir: &Path) -> log::CheckpointUpload {
         let folder = run_dir.join(format!("checkpoints/step_{step}"));
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("state.json"), step.to_string()).unwrap();
+        let tensors = folder.join(checkpoint::TENSORS);
+        let hash = checkpoint::write_hashed(&tensors, step.to_string().as_bytes()).unwrap();
+        let state = CheckpointState {
+            step,
+            files: [(checkpoint::TENSORS.to_owned(), hash)].into(),
+            ..CheckpointState::default()
+        };
+        checkpoint::write_state(&folder, state).unwrap();
         let upload = log.checkpoint_upload(step);
         upload.run(&folder).unwrap();
         upload
+    }
+
+    /// The content of the newest checkpoint of a copy.
+    fn latest(run_dir: &Path) -> String {
+        let checkpoints = run_dir.join("checkpoints");
+        let latest = std::fs::read_to_string(checkpoints.join("LATEST")).unwrap();
+        std::fs::read_to_string(checkpoints.join(latest).join(checkpoint::TENSORS)).unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_newest_whole_checkpoint_is_copied() {
+        let storage = ObjectStorage::open("memory:///runs/run").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (mut log, run_dir) = (ObjectLog::new(storage.clone()), dir.path().to_owned());
+        let work = move || {
+            log.begin(&run_dir).unwrap();
+            for step in 0..4 {
+                let uploaded = upload(&log, step, &run_dir);
+                log.append_checkpoint(uploaded, 3).unwrap();
+            }
+        };
+        spawn_blocking(work).await.unwrap();
+        let copy = async || {
+            let copy = tempfile::tempdir().unwrap();
+            let fetched = storage.fetch(copy.path()).await;
+            fetched
+                .map(|_| latest(copy.path()))
+                .map_err(|fault| fault.to_string())
+        };
+        assert_eq!(copy().await.unwrap(), "3");
+        let object = |name: &str| storage.object(&format!("checkpoints/{name}"));
+        let damaged = object("step_3-0000000004/trainer.safetensors");
+        storage.store.put(&damaged, "4".into()).await.unwrap();
+        assert_eq!(copy().await.unwrap(), "2");
+        for name in ["state.json", "trainer.safetensors"] {
+            let lost = object(&format!("step_2-0000000003/{name}"));
+            storage.store.delete(&lost).await.unwrap();
+        }
+        assert_eq!(copy().await.unwrap(), "1");
+        let damaged = object("step_1-0000000002/state.json");
+        storage.store.put(&damaged, "{}".into()).await.unwrap();
+        let fault = copy().await.unwrap_err();
+        assert!(
+            fault.contains("runs/run/checkpoints/step_3-0000000004/trainer.safetensors: changed"),
+            "{fault}"
+        );
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -228,6 +284,7 @@ mod tests {
         let listed = storage.store.list(Some(&storage.object("checkpoints")));
         let listed: Vec<_> = listed.try_collect().await.unwrap();
         let mut names: Vec<&str> = listed.iter().map(|it| it.location.as_ref()).collect();
+        names.retain(|name| name.ends_with("state.json"));
         names.sort_unstable();
         assert_eq!(
             names,
@@ -239,8 +296,7 @@ mod tests {
         );
         let copy = tempfile::tempdir().unwrap();
         storage.fetch(copy.path()).await.unwrap();
-        let state = copy.path().join("checkpoints/step_3/state.json");
-        assert_eq!(std::fs::read_to_string(state).unwrap(), "3");
+        assert_eq!(latest(copy.path()), "3");
         let journal = std::fs::read(copy.path().join("journal/000000.bin")).unwrap();
         let header = [b"SQLENVJ1".as_slice(), &[0; 8]].concat();
         assert_eq!(journal, [header, b"records".repeat(4)].concat());

@@ -139,8 +139,9 @@ fn begin_term(
     if let Some(state) = restore(&checkpoints, fingerprint, trainer)? {
         return Ok((term, state));
     }
+    term.check_newest()?;
     no_groups_yet(run_dir)?;
-    let state = base_checkpoint(run_dir, fingerprint.to_owned(), model, trainer, objects)?;
+    let state = base_checkpoint(&term, fingerprint.to_owned(), model, trainer, objects)?;
     Ok((term, state))
 }
 
@@ -159,7 +160,7 @@ pub fn run_name(run_dir: &Path) -> Result<String> {
 
 /// Writes the checkpoint that a new run starts from, so that every resumed run has one.
 fn base_checkpoint(
-    run_dir: &Path,
+    term: &NewTerm,
     fingerprint: String,
     model: &Model,
     trainer: &Trainer,
@@ -169,12 +170,13 @@ fn base_checkpoint(
         fingerprint,
         ..CheckpointState::default()
     };
-    let (checkpoints, network) = (run_dir.join(CHECKPOINTS), &trainer.network);
-    let folder = checkpoint::save(&checkpoints, state.clone(), model, network, 1, || Ok(()))?;
+    let (checkpoints, network) = (term.run_dir().join(CHECKPOINTS), &trainer.network);
+    let check = || term.check_newest();
+    let folder = checkpoint::save(&checkpoints, state.clone(), model, network, 1, check)?;
     if let Some(objects) = objects {
         let upload = objects.checkpoint_upload(state.step);
         upload.run(&folder)?;
-        upload.run_files(run_dir)?;
+        upload.run_files(term.run_dir())?;
         objects.append_checkpoint(upload, 1)?;
     }
     Ok(state)
