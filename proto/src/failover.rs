@@ -92,8 +92,8 @@ impl Failover {
         let body = body.collect().await?.to_bytes();
         let count = self.channels.len();
         let first = self.current.load(Ordering::Relaxed) % count;
-        let mut is_full = vec![false; count];
-        let mut attempt = 0;
+        let (mut is_full, mut is_foreign) = (vec![false; count], vec![false; count]);
+        let (mut attempt, mut last) = (0, None);
         loop {
             let index = (first + attempt) % count;
             let copy = http::Request::from_parts(head.clone(), Body::new(Full::new(body.clone())));
@@ -120,11 +120,25 @@ impl Failover {
                     return outcome;
                 }
                 Some(Fault::Full) => is_full[index] = true,
+                Some(Fault::Foreign(problem)) => {
+                    let address = self.channels[index].address();
+                    tracing::warn!("{address} is of no use to this run: {problem}");
+                    is_foreign[index] = true;
+                }
                 Some(Fault::Away) => {}
             }
-            let next = (attempt + 1..ROUNDS * count).find(|it| !is_full[(first + it) % count]);
+            let is_asked = |it: &usize| {
+                let index = (first + it) % count;
+                !is_full[index] && !is_foreign[index]
+            };
+            let next = (attempt + 1..ROUNDS * count).find(is_asked);
+            // A server that is away or full may serve a retry, so its outcome counts more.
+            let outcome = match last.take() {
+                Some(earlier) if is_foreign[index] => earlier,
+                _ => outcome,
+            };
             match next {
-                Some(next) => attempt = next,
+                Some(next) => (attempt, last) = (next, Some(outcome)),
                 None => return outcome,
             }
         }
@@ -179,6 +193,9 @@ async fn exchange(
 enum Fault {
     /// It is not there, or cannot serve the call.
     Away,
+    /// It serves other data or rules than the caller expects, for example since a file has changed
+    /// there. The text says what.
+    Foreign(String),
     /// It has as much work as it takes. Asking it again at once would add to that.
     Full,
     /// It did not respond before the caller's deadline, or its own.
@@ -198,9 +215,8 @@ fn fault(outcome: &Result<http::Response<Body>, BoxError>) -> Option<Fault> {
         Code::Unavailable if has_reason(&status, ErrorReason::WallClock) => None,
         // A database that one server cannot read may be whole at another.
         Code::Unavailable | Code::Internal => Some(Fault::Away),
-        // So may one whose file has changed there. If all servers say so, the caller learns it.
         Code::FailedPrecondition if has_reason(&status, ErrorReason::ForeignEnvironment) => {
-            Some(Fault::Away)
+            Some(Fault::Foreign(status.message().to_owned()))
         }
         Code::ResourceExhausted => Some(Fault::Full),
         // tonic's servers end a call by CANCELLED when its deadline has passed.

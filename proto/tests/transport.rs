@@ -321,11 +321,14 @@ async fn a_server_that_does_not_respond_is_not_asked_again() {
     }
 }
 
+fn foreign() -> Status {
+    let details = ErrorDetails::with_error_info("FOREIGN_ENVIRONMENT", "sqlenv", []);
+    Status::with_error_details(Code::FailedPrecondition, "has changed", details)
+}
+
 #[tokio::test]
 async fn a_call_that_one_server_cannot_serve_goes_to_the_next() {
-    let details = ErrorDetails::with_error_info("FOREIGN_ENVIRONMENT", "sqlenv", []);
-    let changed = Status::with_error_details(Code::FailedPrecondition, "has changed", details);
-    for refusal in [Status::internal("no database"), changed] {
+    for refusal in [Status::internal("no database"), foreign()] {
         let (broken, calls) = serve_counted(Some(refusal.clone())).await;
         let list = format!("{broken},{}", serve().await);
         let mut client = EnvClient::new(Transport::dial(&list).unwrap());
@@ -339,6 +342,25 @@ async fn a_call_that_one_server_cannot_serve_goes_to_the_next() {
         let mut client = EnvClient::new(Transport::dial(&list).unwrap());
         let status = client.reset(ResetRequest::default()).await.unwrap_err();
         assert_eq!(status.code(), refusal.code(), "{status}");
+    }
+}
+
+/// The other server may serve a retry.
+#[tokio::test]
+async fn a_server_of_another_environment_ends_no_call_while_another_is_away_or_full() {
+    let (full, _) = serve_full().await;
+    for (other, expected) in [
+        (nobody().await, Code::Unavailable),
+        (full, Code::ResourceExhausted),
+    ] {
+        let (changed, calls) = serve_counted(Some(foreign())).await;
+        for list in [format!("{changed},{other}"), format!("{other},{changed}")] {
+            calls.store(0, Ordering::Relaxed);
+            let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+            let status = client.reset(ResetRequest::default()).await.unwrap_err();
+            assert_eq!(status.code(), expected, "{status}");
+            assert_eq!(calls.load(Ordering::Relaxed), 1);
+        }
     }
 }
 

@@ -28,6 +28,8 @@ struct Counted {
     bytes: usize,
     reservation: BodyReservation,
     is_closing: bool,
+    /// Bytes were not kept, so that those behind them have no meaning.
+    has_gap: bool,
 }
 
 /// The messages of all sockets together would exceed the budget.
@@ -50,10 +52,12 @@ impl ReceivedBytes {
             bytes: 0,
             reservation: budget.reservation(usize::MAX),
             is_closing: false,
+            has_gap: false,
         });
     }
 
-    /// Drops what exceeds the budget from now on, so that the end of the socket can be read.
+    /// Drops what exceeds the budget from now on, and what follows it, so that the stream can be
+    /// read to its end.
     pub fn close(&self) {
         if let Some(counted) = self.0.lock().as_mut() {
             counted.is_closing = true;
@@ -90,13 +94,18 @@ impl ReceivedBytes {
         let Some(counted) = counted.as_mut() else {
             return Ok(true);
         };
+        if counted.is_closing && counted.has_gap {
+            return Ok(false);
+        }
         counted.bytes += bytes;
-        match counted.reserve() {
-            Err(_) if counted.is_closing => {
-                counted.bytes -= bytes;
-                Ok(false)
-            }
-            reserved => reserved.map(|()| true),
+        let Err(too_much) = counted.reserve() else {
+            return Ok(true);
+        };
+        counted.bytes -= bytes;
+        counted.has_gap = true;
+        match counted.is_closing {
+            true => Ok(false),
+            false => Err(too_much),
         }
     }
 }
