@@ -86,15 +86,16 @@ impl HashedFile {
             });
         }
         self.changes += 1;
-        let mut file = File::open(path)?;
-        let opened = FileStamp::of(&file.metadata()?)?;
-        Ok(if open_file_sha256(&mut file)?.0 == self.sha256 {
-            (self.same, self.other) = (opened, None);
-            Comparison::Same
-        } else {
-            self.other = Some(opened);
-            Comparison::Other
-        })
+        // If it changes before it is read, its state is another one at the next comparison.
+        Ok(
+            if open_file_sha256(&mut File::open(path)?)?.0 == self.sha256 {
+                (self.same, self.other) = (found, None);
+                Comparison::Same
+            } else {
+                self.other = Some(found);
+                Comparison::Other
+            },
+        )
     }
 }
 

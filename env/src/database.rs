@@ -61,8 +61,8 @@ impl Database {
         Ok(database)
     }
 
-    /// Checks that the file has the content whose hash identifies it. Returns how often it was found
-    /// in another state so far.
+    /// Checks that the file has the content whose hash identifies it. Returns how often it was
+    /// found in another state so far.
     ///
     /// # Errors
     /// It has another content, or cannot be read.

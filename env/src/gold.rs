@@ -1,8 +1,8 @@
 //! The result of a question's gold SQL, and whether an answer to the question is correct.
 //!
 //! Invariant: gold SQL runs on the SQL threads, in the same sandbox and under the same limits as
-//! the agent's queries. Its result is kept. A run that spent the quick budget or hit the wall clock,
-//! or met a fault of the file, has no result, so nothing is kept. Gold rows never leave the
+//! the agent's queries. Its result is kept. A run that spent the quick budget, hit the wall clock
+//! or met a fault of the file has no result, so nothing is kept. Gold rows never leave the
 //! environment.
 
 use std::sync::OnceLock;

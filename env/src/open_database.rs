@@ -1,9 +1,10 @@
 //! A database that is open for queries, and whether its file is still the one that was hashed.
 //!
 //! Invariant: what is read while the file changes is not kept. SQLite keeps the pages of an
-//! immutable file and does not notice that it changes. So the file is checked at least once a
-//! second while queries run, before a result is kept, and after a fault of the file. If it was
-//! found in another state since it was opened, it is opened again, also if it was restored.
+//! immutable file and does not notice that it changes. So the file is checked before and after a
+//! query if the last check is a second old, before a result is kept, and after a fault of the file.
+//! After a fault, or if the file was found in another state since it was opened, it is opened
+//! again, also if it was restored.
 
 use std::{
     cell::Cell,
@@ -66,14 +67,23 @@ impl OpenDatabase {
         &self.database.file.name
     }
 
-    /// Returns whether the file is as it was when it was opened, as far as the last second tells.
+    /// Returns whether queries may go on: there was no fault, and the file is as it was when it was
+    /// opened, as far as the last second tells.
     pub(crate) fn is_current(&self) -> bool {
+        self.checked.get().is_some() && self.check_if_due().is_ok()
+    }
+
+    /// Checks the file, unless it was checked within the last second.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub(crate) fn check_if_due(&self) -> Result<(), EnvError> {
         let checked = self.checked.get();
         if checked.is_some_and(|checked| checked.elapsed() < CHECK_EVERY) {
-            return true;
+            return Ok(());
         }
         self.checked.set(Some(now()));
-        self.check().is_ok()
+        self.check()
     }
 
     /// Checks that the file is as it was when it was opened.

@@ -82,7 +82,8 @@ pub struct SqlLimits {
     #[default(32 << 20)]
     pub memory_bytes: u64,
     /// Seconds that the query may take, as a backstop for work that the units do not count. The
-    /// first time that a step runs into it, the call fails with `UNAVAILABLE`.
+    /// first time that a step runs into it, the call fails with `UNAVAILABLE`. Less than half of
+    /// `env_node.server.max_call_seconds`.
     #[default(2.0)]
     pub wall_clock_seconds: f64,
     /// Bytes of one string, blob or row. A database with longer rows raises it to its longest row.

@@ -58,7 +58,7 @@ pub struct ServerConfig {
     #[default(6 << 20)]
     pub max_request_bytes: usize,
     /// Seconds that a call, or the answer to a frame, may take, even if the caller sets a later
-    /// deadline.
+    /// deadline. More than twice `env.sql.wall_clock_seconds`.
     #[default(60.0)]
     pub max_call_seconds: f64,
     /// Seconds for a peer to finish the TLS handshake, for its first request, and for the head of

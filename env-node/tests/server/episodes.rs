@@ -199,14 +199,15 @@ async fn a_replay_ends_before_an_action_that_waits_for_long() {
         },
         ..EnvNodeSettings::default()
     };
-    let fixture = Fixture::with(env, env_node);
-    let begun = fixture.reset("cars-1", "").await.token;
-    fixture.occupy_sql(3).await;
+    let served = Served::start_with(env, env_node).await;
+    let begun = served.fixture.reset("cars-1", "").await.token;
+    // Longer than a call may take. These calls come from inside, where it has no limit.
+    served.fixture.occupy_sql(3).await;
     let requests = [("DESCRIBE", "Cars"), ("QUERY", ENDLESS)];
     let requests = requests.map(|(kind, argument)| step_request(&begun, kind, argument));
     let actions = requests.into_iter().filter_map(|it| it.action).collect();
     let token = begun.clone();
-    let mut client = fixture.client.clone();
+    let mut client = served.client();
     let replayed = client.replay(ReplayRequest { token, actions });
     assert_eq!(replayed.await.unwrap().into_inner().steps.len(), 1);
 }

@@ -65,6 +65,9 @@ impl EnvironmentState {
                     return Ok((cost, fault.map_or(Err(error), |fault| Ok(Err(fault)))));
                 }
             };
+            if let Err(changed) = open.check_if_due() {
+                return Ok((cost, Ok(Err(changed))));
+            }
             let gold = GoldRows::get_or_run(&question, &gold, open)?;
             let outcome = gold.map(|gold| {
                 let level = gold

@@ -6,8 +6,9 @@
 //! constant clock of gold SQL (`process.rs`); and a wall clock behind them all.
 //! Invariant: the same database, statement and limits give the same rows or the same error, except
 //! for [`Failure::WallClock`] and faults of the file. Callers treat these as faults of the machine
-//! and not as results (see `environment.rs` and `open_database.rs`). Work that units do not count, above all arithmetic on texts of thousands
-//! of digits, ends there. In a quick run the clock only decides which run gives the result.
+//! and not as results (see `environment.rs` and `open_database.rs`). Work that units do not count,
+//! above all arithmetic on texts of thousands of digits, ends at the wall clock. In a quick run the
+//! clock only decides which run gives the result.
 
 pub(crate) mod authorizer;
 mod collations;
