@@ -163,7 +163,8 @@ impl Rollout {
         }
     }
 
-    /// Ends an episode whose prompt is too long, before its first turn.
+    /// Ends an episode whose prompt is too long, before its first turn. The trajectory has no
+    /// tokens, because a learner refuses more than fit a context.
     fn end_at_prompt(&mut self) -> RolloutRequest {
         self.trajectory.failure = format!(
             "the prompt has {} tokens, but learner.rollout.max_context_tokens is {}, which leaves \
@@ -172,7 +173,7 @@ impl Rollout {
             self.context.tokens().len(),
             self.limits.max_context_tokens
         );
-        RolloutRequest::Done(self.take_trajectory())
+        RolloutRequest::Done(std::mem::take(&mut self.trajectory))
     }
 
     /// Returns the next completion request. There is room for it, since the prompt leaves some.

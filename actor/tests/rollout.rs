@@ -217,7 +217,7 @@ fn an_episode_whose_prompt_leaves_no_room_for_turns_ends_before_the_first() {
     let several = first_observation();
     let (_, request) = reset(&chat, 96, limit, &several);
     let failed = done(request);
-    assert!(!failed.scored && failed.turns.is_empty());
+    assert!(!failed.scored && failed.turns.is_empty() && failed.segments.is_empty());
     let named = format!("learner.rollout.max_context_tokens is {limit}, which leaves no room");
     assert!(failed.failure.contains(&named), "{}", failed.failure);
     completion_request(reset(&chat, 96, limit + 1, &several).1);
