@@ -235,8 +235,8 @@ impl Pretraining<'_> {
         let (before, mut losses, mut last) = (trainer.tokens(), Vec::new(), None);
         let finished = tokio::task::block_in_place(|| {
             trainer.train_shard(shard, episodes, settings.planned_steps(), &mut |state| {
-                stage.set(state.tokens - before);
                 stage.note(&format!("loss {:.3}", state.loss));
+                stage.set(state.tokens - before);
                 losses.push(state.loss);
                 last = Some(state);
                 match self.shutdown.is_cancelled() {

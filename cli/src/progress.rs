@@ -25,6 +25,9 @@ const DONE: &str = "{prefix:>24} ✓ {human_pos} {unit} in {took}  {msg}";
 /// Seconds between two lines of a stage without a terminal.
 const LINE_EVERY_SECONDS: f64 = 5.0;
 
+/// Seconds after which a stage has a speed.
+const LEAST_SECONDS: f64 = 0.1;
+
 type Output = Arc<Mutex<dyn Write + Send>>;
 
 /// The display of stages. Clones are cheap and share it. What is written to it, such as a log line,
@@ -116,10 +119,13 @@ struct Origin {
 }
 
 impl Origin {
-    /// Returns units per second since the origin, if any was done.
+    /// Returns units per second since the origin, if any was done and there was time to tell.
     fn speed(self, position: u64, seconds: f64) -> Option<f64> {
-        let speed = position.saturating_sub(self.position) as f64 / (seconds - self.seconds);
-        (speed > 0.0 && speed.is_finite()).then_some(speed)
+        let (units, seconds) = (
+            position.saturating_sub(self.position),
+            seconds - self.seconds,
+        );
+        (units > 0 && seconds >= LEAST_SECONDS).then(|| units as f64 / seconds)
     }
 }
 
@@ -156,10 +162,9 @@ impl ProgressStage {
         *self.origin.lock() = Origin { position, seconds };
     }
 
-    /// Shows a note beside the bar, such as the loss.
+    /// Sets what is shown beside the next position, such as the loss there.
     pub(crate) fn note(&self, text: &str) {
         self.bar.set_message(safe_text(text));
-        self.print_if_due();
     }
 
     /// Ends the stage with a result.
@@ -362,6 +367,10 @@ mod tests {
         let stage = plain_stage("imitating the oracle", Some(2_000), "tokens");
         stage.begin_at(1_000, 10.0);
         stage.set(1_100);
+        assert_eq!(
+            stage.line_due(&mut 0.0, 10.000_001).as_deref(),
+            Some("imitating the oracle: 1100/2000 tokens (55 %)")
+        );
         assert_eq!(
             stage.line_due(&mut 0.0, 20.0).as_deref(),
             Some("imitating the oracle: 1100/2000 tokens (55 %), 10.0/s, 1 min 30 s left")

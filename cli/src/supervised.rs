@@ -77,8 +77,8 @@ impl<'a> ImitationTrainer<'a> {
             if std::mem::take(&mut is_first) {
                 stage.continue_from(state.tokens - state.batch_tokens);
             }
-            stage.set(state.tokens.min(budget));
             stage.note(&format!("loss {:.3}", state.loss));
+            stage.set(state.tokens.min(budget));
             failure = self.record(before, &state).err();
             if failure.is_some() {
                 SftNext::Abort

@@ -64,10 +64,10 @@ pub(crate) fn run(args: DraftArgs, progress: &Progress) -> Result<()> {
     let stage = progress.stage("drafting", total, "questions");
     let report = data::draft(&args.out, &settings, &mut |at| {
         let questions = (at.questions as u64).min(count);
-        stage.set(count.saturating_mul(at.databases as u64) + questions);
         if settings.sources.len() > 1 {
             stage.note(at.name);
         }
+        stage.set(count.saturating_mul(at.databases as u64) + questions);
     })?;
     let questions: usize = report.databases.iter().map(|it| it.questions()).sum();
     stage.set(questions as u64);

@@ -94,13 +94,13 @@ impl Stages<'_> {
 }
 
 fn note(stage: &progress::ProgressStage, step: u64, metrics: &learner::metrics::Metrics) {
-    stage.set(step);
     let metric = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
     stage.note(&format!(
         "correct {:.0} %, reward {:.2}",
         100.0 * metric("rewards/correct/mean"),
         metric("reward")
     ));
+    stage.set(step);
 }
 
 /// The learning curve: greedy and sampled accuracy on questions that the comparison table does not
