@@ -52,11 +52,9 @@ impl Prometheus {
     }
 
     /// Returns which queries of the dashboard and which selectors of the alerts have no finite
-    /// value. Most alerts themselves have none, by design. Selectors of a run in one process are
-    /// left out, since each role is a process here.
+    /// value. Most alerts themselves have none, by design.
     pub(crate) fn without_data(&self) -> BTreeSet<String> {
         let of_alerts = of_alerts().into_iter().flat_map(|it| selectors(&it));
-        let of_alerts = of_alerts.filter(|it| !it.contains(r#"job="train""#));
         let is_empty = |query: &String| {
             self.series(&without_variables(query))
                 .iter()
