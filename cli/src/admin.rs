@@ -16,6 +16,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use axum::{Router, http::StatusCode, routing::get};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_process::Collector;
 use tokio::net::TcpListener;
 
 /// The upper bounds of the buckets of histograms, by the unit at the end of their names. They span
@@ -83,6 +84,8 @@ pub(crate) async fn serve_with(address: Option<SocketAddr>, pages: Router) -> Re
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot serve the admin port on {address}; choose another with --admin")
     })?;
+    let process = Collector::default();
+    process.describe();
     let upkeep = metrics.clone();
     tokio::spawn(async move {
         loop {
@@ -92,7 +95,13 @@ pub(crate) async fn serve_with(address: Option<SocketAddr>, pages: Router) -> Re
         }
     });
     let router = pages
-        .route("/metrics", get(move || async move { metrics.render() }))
+        .route(
+            "/metrics",
+            get(move || async move {
+                process.collect();
+                metrics.render()
+            }),
+        )
         .route("/livez", get(|| async { "ok" }))
         .route(
             "/readyz",

@@ -8,8 +8,13 @@ use crate::{
     read,
 };
 
-/// The metrics of Prometheus itself that the alerts use.
-const OF_PROMETHEUS: [&str; 1] = ["up"];
+/// The metrics of Prometheus itself and of its libraries that dashboard and alerts use.
+const OF_PROMETHEUS: [&str; 4] = [
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "up",
+];
 
 /// Returns the metric that a series is of.
 pub(crate) fn base(series: &str, is_histogram: impl Fn(&str) -> bool) -> String {
