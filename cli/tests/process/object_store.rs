@@ -4,6 +4,7 @@
 use std::{
     ffi::OsStr,
     fs,
+    io::Write as _,
     net::{TcpListener, TcpStream},
     os::unix::ffi::OsStrExt as _,
     process::{Command, Stdio},
@@ -16,7 +17,7 @@ use crate::{
     evaluation::{evaluations, weights},
     http::{free_address, request},
     program::{Running, serve, serve_with, serve_with_log, sqlenv, start_actor},
-    second_learner::{learner_args, trained_alone},
+    second_learner::{TRAINED_ALONE, learner_args},
     success::succeed,
 };
 
@@ -34,7 +35,8 @@ impl S3 {
     )]
     fn start() -> Option<Self> {
         let Ok(program) = std::env::var("SQLENV_TEST_S3") else {
-            eprintln!(
+            let _ = writeln!(
+                std::io::stderr(),
                 "SKIPPED: runs in an object store, because SQLENV_TEST_S3 does not name a \
                  moto_server (pip install 'moto[server]')"
             );
@@ -86,7 +88,6 @@ fn with_store(address: &str, args: &[&str]) -> Command {
 fn a_run_in_an_object_store_survives_its_machine_and_has_one_learner() {
     let Some(s3) = S3::start() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let expected = trained_alone(dir.path());
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
     let machines = ["1", "2", "3"].map(|name| dir.path().join(name));
     machines
@@ -128,7 +129,7 @@ fn a_run_in_an_object_store_survives_its_machine_and_has_one_learner() {
     assert!(!output.status.success(), "{output:?}");
     let fetch = ["fetch", "s3://runs/team/one", copy.to_str().unwrap()];
     succeed(&mut s3.sqlenv(&fetch));
-    assert!(weights(&copy) == expected);
+    assert!(weights(&copy) == *TRAINED_ALONE);
     assert!(evaluations(&copy).keys().any(|key| key.contains("grpo")));
     assert!(copy.join("report.html").is_file() && copy.join("checkpoints/step_2").is_dir());
     let again = s3.sqlenv(&fetch).output().unwrap();

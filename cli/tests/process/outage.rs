@@ -11,14 +11,13 @@ use crate::{
     evaluation::{evaluations, weights},
     http::free_address,
     program::{Running, serve, sqlenv, start_actor},
-    second_learner::{learner_args, trained_alone},
+    second_learner::{TRAINED_ALONE, learner_args},
 };
 
 /// The calls of the actor run out of retries at once, so that the outage is longer than they last.
 #[test]
 fn groups_wait_for_an_env_node_that_is_away() {
     let dir = tempfile::tempdir().unwrap();
-    let expected = trained_alone(dir.path());
     let listen = free_address();
     let env_node = || serve(&["env-node", "--listen", &listen]);
     let (first, env) = env_node();
@@ -39,7 +38,7 @@ fn groups_wait_for_an_env_node_that_is_away() {
     );
     let (_second, _) = env_node();
     assert!(learner.0.wait().unwrap().success());
-    assert!(weights(&run) == expected);
+    assert!(weights(&run) == *TRAINED_ALONE);
     let failed = evaluations(&run)
         .values()
         .filter(|it| it.get("failed").is_some())
@@ -51,7 +50,6 @@ fn groups_wait_for_an_env_node_that_is_away() {
 #[test]
 fn an_env_node_that_returns_with_other_data_does_not_change_the_weights() {
     let dir = tempfile::tempdir().unwrap();
-    let expected = trained_alone(dir.path());
     let listen = free_address();
     let env_node = |more: &[&str]| serve(&[&["env-node", "--listen", &listen], more].concat());
     let (first, env) = env_node(&[]);
@@ -76,7 +74,7 @@ fn an_env_node_that_returns_with_other_data_does_not_change_the_weights() {
     let (_same, _) = env_node(&[]);
     let _actor = start_actor(&env, &address, &[]);
     assert!(learner.0.wait().unwrap().success());
-    assert!(weights(&run) == expected);
+    assert!(weights(&run) == *TRAINED_ALONE);
 }
 
 /// Nothing serves there. Without a word, a mistyped address looks like a slow start.

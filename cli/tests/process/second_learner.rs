@@ -1,6 +1,6 @@
 //! Tests that a learner stops when another one opens its run.
 
-use std::{fs, path::Path};
+use std::{fs, sync::LazyLock};
 
 use crate::{
     evaluation::weights,
@@ -17,17 +17,18 @@ pub(crate) const SETTINGS: [&str; 6] = [
     "evaluation.unseen_questions=0",
 ];
 
-/// Trains in one process and returns the weights.
-pub(crate) fn trained_alone(dir: &Path) -> Vec<u8> {
+/// The weights of a run of one process with [`SETTINGS`].
+pub(crate) static TRAINED_ALONE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let dir = tempfile::tempdir().unwrap();
     let settings: Vec<&str> = SETTINGS.iter().flat_map(|it| ["--set", it]).collect();
-    let runs_dir = dir.to_str().unwrap();
+    let runs_dir = dir.path().to_str().unwrap();
     let train = ["train", "--runs-dir", runs_dir, "--name", "alone"];
     let without_imitation = ["--set", "imitation.enabled=false"];
     succeed(&mut sqlenv(
         &[&train, &settings[..], &without_imitation].concat(),
     ));
-    weights(&dir.join("alone"))
-}
+    weights(&dir.path().join("alone"))
+});
 
 /// Returns the arguments of a learner with [`SETTINGS`].
 pub(crate) fn learner_args<'a>(listen: &'a str, env: &'a str, run_dir: &'a str) -> Vec<&'a str> {
@@ -48,7 +49,6 @@ pub(crate) fn learner_args<'a>(listen: &'a str, env: &'a str, run_dir: &'a str) 
 #[test]
 fn a_learner_stops_when_another_opens_its_folder_and_the_other_ends_the_run() {
     let dir = tempfile::tempdir().unwrap();
-    let expected = trained_alone(dir.path());
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
     let run = dir.path().join("shared");
     let args = learner_args("127.0.0.1:0", &env, run.to_str().unwrap());
@@ -69,5 +69,5 @@ fn a_learner_stops_when_another_opens_its_folder_and_the_other_ends_the_run() {
     );
     let _actor = start_actor(&env, &newer_address, &[]);
     assert!(newer.0.wait().unwrap().success());
-    assert!(weights(&run) == expected);
+    assert!(weights(&run) == *TRAINED_ALONE);
 }

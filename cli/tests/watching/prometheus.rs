@@ -1,6 +1,6 @@
 //! A Prometheus server scrapes a run, and every query of the dashboard has data.
 //!
-//! Runs if `SQLENV_TEST_PROMETHEUS` is set, because it needs `prometheus` in the path.
+//! Runs if `prometheus` is in the path.
 
 use std::{
     fmt::Write as _,
@@ -12,8 +12,8 @@ use std::{
 };
 
 use crate::{
-    expressions::ALERTS, http::free_address, live::Roles, program::Running, queries::Prometheus,
-    read,
+    expressions::ALERTS, http::free_address, live::Roles, program::Running, promtool::is_installed,
+    queries::Prometheus, read,
 };
 
 /// Writes the configuration for a run's admin ports.
@@ -47,8 +47,7 @@ fn start(dir: &Path) -> (Running, Prometheus) {
 
 #[test]
 fn every_query_of_the_dashboard_has_data() {
-    if std::env::var_os("SQLENV_TEST_PROMETHEUS").is_none() {
-        eprintln!("SKIPPED: SQLENV_TEST_PROMETHEUS is not set");
+    if !is_installed("prometheus") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

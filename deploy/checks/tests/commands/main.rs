@@ -194,18 +194,18 @@ fn copies_are_equal() {
 
 #[test]
 fn shell_scripts_parse() {
-    let scripts = [
-        "certificates.sh",
-        "secrets.sh",
-        "cuda/image.sh",
-        "test/certificates.sh",
-        "test/prometheus.sh",
-        "slurm/sqlenv.sbatch",
-    ];
-    for script in scripts {
-        let path = root().join("deploy").join(script);
+    let deploy = root().join("deploy");
+    let folders = ["", "checks", "cuda", "slurm", "test"].map(|it| deploy.join(it));
+    let files = folders.iter().flat_map(|it| fs::read_dir(it).unwrap());
+    let mut scripts = 0;
+    for path in files.map(|it| it.unwrap().path()) {
+        if !path.extension().is_some_and(|it| it == "sh" || it == "sbatch") {
+            continue;
+        }
         let output = Command::new("bash").arg("-n").arg(&path).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{script}: {errors}");
+        assert!(output.status.success(), "{}: {errors}", path.display());
+        scripts += 1;
     }
+    assert!(scripts > 10, "only {scripts} scripts were found");
 }

@@ -57,7 +57,7 @@ pub(super) fn pairs() -> Option<pairs::Permission> {
 /// The instructions that a test asks for.
 #[cfg(test)]
 mod forced {
-    use std::cell::Cell;
+    use std::{cell::Cell, io::Write as _};
 
     use super::Instructions;
 
@@ -91,7 +91,9 @@ mod forced {
                     results.push((name, f()));
                     FORCED.set(None);
                 }
-                None => eprintln!("SKIPPED: this CPU has no {name}"),
+                None => {
+                    let _ = writeln!(std::io::stderr(), "SKIPPED: this CPU has no {name}");
+                }
             }
         }
         results

@@ -1,5 +1,7 @@
 //! Every kernel returns the bits of the definition.
 
+use std::io::Write as _;
+
 use half::bf16;
 
 use super::instructions::Instructions;
@@ -156,7 +158,10 @@ fn infinite_values_and_nan_stay_visible() {
 #[test]
 fn tiles_return_the_bits_of_the_definition() {
     let Some(permission) = Permission::of_process().or_else(amx::emulated) else {
-        eprintln!("SKIPPED: this CPU has AMX, and this process may not use it");
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: this CPU has AMX, and this process may not use it"
+        );
         return;
     };
     assert!(trial::agrees_with_lanes(
@@ -170,7 +175,7 @@ fn tiles_return_the_bits_of_the_definition() {
 #[test]
 fn pairs_return_the_bits_of_the_definition() {
     if !InstructionSet::available().contains(&InstructionSet::Avx512Bf16) {
-        eprintln!("SKIPPED: this CPU has no AVX512-BF16");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: this CPU has no AVX512-BF16");
         return;
     }
     let permission = instructions::pairs().expect("the trial failed");
