@@ -4,6 +4,7 @@
 use std::{
     fs::{File, Metadata},
     io,
+    os::unix::fs::MetadataExt as _,
     path::Path,
     time::SystemTime,
 };
@@ -15,7 +16,7 @@ use crate::hash::open_file_sha256;
 pub(crate) struct FileStamp {
     size_bytes: u64,
     modified: SystemTime,
-    /// Device and number of the file; zero on systems that have none.
+    /// Device and number of the file.
     id: (u64, u64),
 }
 
@@ -99,13 +100,7 @@ impl HashedFile {
     }
 }
 
-#[cfg(unix)]
-fn id(metadata: &Metadata) -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt as _;
+/// Returns what tells a file from the others of the machine.
+pub(crate) fn id(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
-}
-
-#[cfg(not(unix))]
-fn id(_metadata: &Metadata) -> (u64, u64) {
-    (0, 0)
 }

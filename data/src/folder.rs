@@ -2,10 +2,10 @@
 //! its path, and renamed.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::DataError;
+use crate::file_stamp::id;
 
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), DataError> {
     fs::write(path, text).map_err(DataError::io(path, "write"))
@@ -78,7 +78,7 @@ pub(crate) fn lock(out: &Path) -> Result<FolderLock, DataError> {
 fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
     let own = file.metadata()?;
     match fs::metadata(path) {
-        Ok(there) => Ok((own.dev(), own.ino()) == (there.dev(), there.ino())),
+        Ok(there) => Ok(id(&own) == id(&there)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }

@@ -48,7 +48,7 @@ pub use integrity::{faults, unread_log};
 pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase, NO_LICENCE};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, cut_decimals, real_text};
 pub use sql::{
-    FIXED_CLOCK, harden, is_reserved_table, is_sql_function, longest_row_sql, open_immutable,
-    register_fixed_clock, shadow_tables,
+    FIXED_CLOCK, STATEMENT_LIMITS, harden, is_reserved_table, is_sql_function, longest_row_sql,
+    open_immutable, register_fixed_clock, shadow_tables,
 };
 pub use stats::stats;

@@ -25,8 +25,8 @@ use rusqlite::{Connection, PrepFlags, Statement, ffi};
 use crate::sql_text::{SqlToken, first_keyword, normal_form, sql_tokens};
 use crate::{DataError, text};
 
-pub(crate) use agents::SHOWN_ROWS;
-pub use agents::longest_row_sql;
+pub(crate) use agents::{MAX_COLUMNS, SHOWN_ROWS};
+pub use agents::{STATEMENT_LIMITS, longest_row_sql};
 pub use clock::{FIXED_CLOCK, register_fixed_clock};
 pub use functions::{is_reserved_table, is_sql_function};
 pub(crate) use opening::limit_steps;

@@ -39,7 +39,6 @@ struct EnvironmentState {
     version: String,
     data_sha256: String,
     key: TokenKey,
-    has_shared_key: bool,
     wall_clock_hits: WallClockHits,
     catalog: Catalog,
     pool: Pool,
@@ -92,7 +91,6 @@ impl Environment {
         Ok(Self(Arc::new(EnvironmentState {
             version: settings.environment_version(),
             data_sha256,
-            has_shared_key: shared_key.is_some(),
             key: shared_key.map_or_else(random_key, |key| Ok(TokenKey::new(key.as_bytes())))?,
             wall_clock_hits: WallClockHits::default(),
             catalog,
@@ -120,7 +118,8 @@ impl Environment {
     /// Returns whether the settings name the key that signs tokens, so that nodes can share
     /// episodes. Otherwise the key is random and tokens end with this process.
     pub fn has_shared_key(&self) -> bool {
-        self.0.has_shared_key
+        let settings = &self.0.settings;
+        settings.signing_key.is_some() || settings.signing_key_file.is_some()
     }
 
     /// Returns the questions in the dataset's order, with their answers.

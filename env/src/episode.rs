@@ -6,6 +6,7 @@
 //! is no clock, no randomness and no database here. After the end the state never changes.
 
 use data::sql_text;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -55,8 +56,9 @@ pub struct Action {
     pub argument: String,
 }
 
-/// What the agent sees after Reset or an action.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What the agent sees after Reset or an action. Serialized, it has the fields of `SQLObservation`
+/// in `SQLEnv`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Observation {
     /// The question's text.
     pub question: String,
@@ -73,8 +75,10 @@ pub struct Observation {
     /// Actions made, oldest first, as `TYPE argument`.
     pub action_history: Vec<String>,
     /// Whether the episode is over.
+    #[serde(skip)]
     pub done: bool,
     /// The reward of the action; `None` after Reset.
+    #[serde(skip)]
     pub reward: Option<f64>,
 }
 

@@ -38,8 +38,8 @@ impl BearerToken {
             return Err(refuse(format!("holds {} bytes", token.len())));
         }
         // A header could not carry another one.
-        if !token.is_ascii() {
-            return Err(refuse("is not ASCII".to_owned()));
+        if !token.bytes().all(|it| it == b' ' || it.is_ascii_graphic()) {
+            return Err(refuse("is not one line of ASCII".to_owned()));
         }
         Ok(Some(Self(Sha256::digest(token).into())))
     }
@@ -118,7 +118,8 @@ mod tests {
         }
         for (text, problem) in [
             ("short", "holds 5 bytes"),
-            ("a secret of some léngth", "is not ASCII"),
+            ("a secret of some léngth", "is not one line of ASCII"),
+            ("an-old-secret\na-new-secret", "is not one line of ASCII"),
         ] {
             std::fs::write(&path, text).unwrap();
             let refused = BearerToken::open("token_file", Some(&path)).err().unwrap();

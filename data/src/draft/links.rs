@@ -126,12 +126,16 @@ fn add(
     parent: Option<usize>,
     links: &mut Links,
 ) -> rusqlite::Result<()> {
-    let Some(parent) = parent.filter(|parent| links.keys[*parent].is_some()) else {
-        return Ok(());
-    };
+    let Some(parent) = parent else { return Ok(()) };
     let table = &database.tables[index];
     let name = format!("{}.{}", table.name, table.columns[column].name);
     let parent_name = &database.tables[parent].name;
+    if links.keys[parent].is_none() {
+        let note =
+            format!("key not used: {name} refers to {parent_name}, which has no key of one column");
+        links.notes.push(note);
+        return Ok(());
+    }
     if parent == index {
         let note = format!("key not used: {name} refers to its own table");
         links.notes.push(note);
@@ -326,6 +330,13 @@ mod tests {
         assert_eq!(links(&schema, ""), []);
         let words = "[tables.books.columns.writer]\nrefers_to = \"Authors\"";
         assert_eq!(links(&schema, words), [(1, 0, 0, true)]);
+
+        let authors = "CREATE TABLE authors (a, b, PRIMARY KEY (a, b)); \
+                       INSERT INTO authors VALUES (1, 1), (2, 1); ";
+        let found = found(&[authors, books].concat(), words);
+        assert_eq!(found.links, []);
+        let note = "key not used: books.writer refers to authors, which has no key of one column";
+        assert!(found.notes.iter().any(|it| it == note), "{:?}", found.notes);
     }
 
     #[test]

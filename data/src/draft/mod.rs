@@ -25,7 +25,6 @@ mod schema;
 mod source;
 mod splits;
 mod statistics;
-mod suggestion;
 mod table_nouns;
 mod twin;
 mod units;

@@ -10,7 +10,6 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
 use super::source::SourceDatabase;
-use super::suggestion::nearest;
 use crate::DataError;
 
 /// The words for a database, by the names of its tables.
@@ -126,7 +125,8 @@ fn position<'a>(
 ) -> Result<usize, String> {
     let all = names.clone();
     let found = names.position(|it| it.eq_ignore_ascii_case(name));
-    found.ok_or_else(|| match nearest(name, all) {
+    let distance = |it: &&str| strsim::levenshtein(&it.to_lowercase(), &name.to_lowercase());
+    found.ok_or_else(|| match all.min_by_key(distance) {
         Some(nearest) => format!("{place}: no {kind} `{name}`; did you mean `{nearest}`?"),
         None => format!("{place}: no {kind} `{name}`; remove it"),
     })

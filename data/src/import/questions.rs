@@ -69,25 +69,26 @@ pub(crate) fn make(
     let mut ids = Ids::new(&answered);
     let mut seen = BTreeMap::new();
     let records = answered.into_iter().zip(splits).zip(queries);
-    for (number, ((record, split), query)) in records.enumerate() {
+    for ((record, split), query) in records {
         let place = format!("{}[{}]", record.file, record.index);
         let key = (
             query.database,
             query.query,
             record.fields.question_text.clone(),
         );
-        // The same file may be given twice, and then two records have one place.
-        let (first, twin) = seen.entry(key).or_insert_with(|| (number, place));
-        let refused = match split {
-            Err(problem) => Err(Refused::wrong(problem)),
-            Ok(_) if *first != number => Err(Refused {
+        let taken = match (split, seen.get(&key)) {
+            (Err(problem), _) => Err(Refused::wrong(problem)),
+            (Ok(_), Some(twin)) => Err(Refused {
                 reason: format!("it repeats question and SQL of {twin}"),
                 is_wrong: false,
             }),
-            Ok(split) => ids.next(&record, split).map(|id| (id, split)),
+            (Ok(split), None) => ids.next(&record, split).map(|id| (id, split)),
         };
-        match refused {
-            Ok((question_id, split)) => made.questions.push(question(record, question_id, split)),
+        match taken {
+            Ok((question_id, split)) => {
+                seen.insert(key, place);
+                made.questions.push(question(record, question_id, split));
+            }
             Err(refused) => made.left_out.push(left_out(record, refused)),
         }
     }

@@ -9,11 +9,9 @@ use rusqlite::{Connection, params_from_iter};
 
 use super::column_type::{ColumnGuess, ColumnType};
 use super::csv_text::{CsvReader, CsvRecord, check_delimiter, check_different};
+use crate::sql::MAX_COLUMNS;
 use crate::sql_text::quoted;
 use crate::{DataError, is_reserved_table};
-
-/// The columns of a table that agents may query: the limit of the environment.
-const MAX_COLUMNS: usize = 256;
 
 /// A table to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,7 +218,7 @@ fn header(record: &CsvRecord, spec: &TableSpec) -> Result<Vec<String>, String> {
             index + 1
         ));
     }
-    if names.len() > MAX_COLUMNS {
+    if names.len() > usize::from(MAX_COLUMNS) {
         return Err(format!(
             "line 1: {} columns, and a table that agents can query has at most {MAX_COLUMNS}; \
              divide it",

@@ -1,9 +1,9 @@
 //! Which gold SQL agents could run.
 //!
 //! Gold SQL has more room than agents' queries. The environment runs it again within the limits of
-//! their queries, and what is over them has no result there. The limits are copies of the defaults
-//! in the crate `env`, whose test `env/tests/gold_limits.rs` compares the two. The budget of work
-//! and memory is only known there.
+//! their queries, and what is over them has no result there. Limits that are settings are copies of
+//! the defaults in the crate `env`, whose test `env/tests/gold_limits.rs` compares the two. The
+//! budget of work and memory is only known there.
 
 use std::sync::atomic::Ordering;
 
@@ -19,11 +19,13 @@ pub(crate) const SHOWN_ROWS: usize = 20;
 const READ_ROWS: usize = 200;
 /// The longest text, BLOB or row, unless a table has a longer row.
 const VALUE_BYTES: i32 = 16 << 10;
+const STATEMENT_BYTES: i32 = 16 << 10;
 const MAX_OPERATIONS: i32 = 25_000;
-/// The limits of statements.
-const STATEMENT_LIMITS: [(Limit, i32); 7] = [
-    (Limit::SQLITE_LIMIT_SQL_LENGTH, 16 << 10),
-    (Limit::SQLITE_LIMIT_COLUMN, 256),
+/// The columns of a table or a result.
+pub(crate) const MAX_COLUMNS: u16 = 256;
+/// The limits of agents' statements that no setting changes. They are above what honest SQL needs.
+pub const STATEMENT_LIMITS: [(Limit, i32); 6] = [
+    (Limit::SQLITE_LIMIT_COLUMN, MAX_COLUMNS as i32),
     (Limit::SQLITE_LIMIT_EXPR_DEPTH, 100),
     (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 16),
     (Limit::SQLITE_LIMIT_VDBE_OP, MAX_OPERATIONS),
@@ -54,8 +56,10 @@ impl GoldDatabase {
         value_bytes: i32,
         run: impl FnOnce() -> Result<T, String>,
     ) -> Result<T, String> {
-        let limits = STATEMENT_LIMITS.into_iter();
-        let limits = limits.chain([(Limit::SQLITE_LIMIT_LENGTH, value_bytes)]);
+        let limits = STATEMENT_LIMITS.into_iter().chain([
+            (Limit::SQLITE_LIMIT_SQL_LENGTH, STATEMENT_BYTES),
+            (Limit::SQLITE_LIMIT_LENGTH, value_bytes),
+        ]);
         let set = |(limit, most): (Limit, i32)| {
             let before = self.connection.set_limit(limit, most);
             before.map(|before| (limit, before))

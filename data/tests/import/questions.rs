@@ -205,6 +205,24 @@ fn a_file_that_is_given_twice_repeats_its_questions() {
     assert_eq!(dataset.questions.len(), 1);
 }
 
+#[test]
+fn a_record_that_is_left_out_is_not_repeated() {
+    let desk = Desk::new();
+    let database = desk.database("shop.db", SHOP);
+    let sql = "SELECT count(*) FROM items";
+    let records = json!([
+        {"question": "How many?", "sql": sql, "question_id": "one"},
+        {"question": "How many are there?", "sql": sql, "question_id": "one"},
+        {"question": "How many are there?", "sql": sql},
+    ]);
+    let file = desk.write("q.json", records.to_string());
+    let report = desk.import(&[&database], &[&file]).unwrap();
+    let left_out: Vec<usize> = report.left_out.iter().map(|it| it.index).collect();
+    assert_eq!(left_out, [1], "its id is taken");
+    let dataset = Dataset::open(&desk.out(), None).unwrap();
+    assert_eq!(dataset.questions.len(), 2);
+}
+
 /// White space, comments and case make no other query.
 #[test]
 fn spellings_of_a_query_are_in_one_split() {

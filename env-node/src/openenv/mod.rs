@@ -43,7 +43,6 @@ pub(crate) use documents::metadata;
 pub(crate) use fields::Shallow;
 pub(crate) use http::read_reset;
 pub(crate) use open_sockets::Sockets;
-pub(crate) use payload::ObservationView;
 use service::OpenEnvService;
 pub(crate) use session::{EpisodeSession, SessionError};
 use session_registry::{SessionGuard, SessionRegistry};

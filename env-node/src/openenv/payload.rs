@@ -2,8 +2,7 @@
 //!
 //! Invariant: the observation has exactly the fields of `SQLObservation` in `openapi.json`. Reward
 //! and `done` are fields next to it. The metadata is both inside it and next to it, since OpenEnv's
-//! clients 0.2 and 0.10 look in different places. Fields are named one by one, so that a gold
-//! answer cannot leak.
+//! clients 0.2 and 0.10 look in different places. None of them has a gold answer.
 
 use env::{Observation, ResetResult, RewardComponents, StepResult};
 use serde::{Serialize, Serializer};
@@ -33,32 +32,6 @@ pub(crate) struct Metadata {
     /// Over plain HTTP: the episode token, in base64, for the next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) episode_token: Option<String>,
-}
-
-/// The JSON of an observation, without reward and `done`.
-#[derive(Serialize)]
-pub(crate) struct ObservationView<'a> {
-    question: &'a str,
-    schema_info: &'a str,
-    result: &'a str,
-    error: &'a str,
-    step_count: u32,
-    budget_remaining: u32,
-    action_history: &'a [String],
-}
-
-impl<'a> From<&'a Observation> for ObservationView<'a> {
-    fn from(observation: &'a Observation) -> Self {
-        Self {
-            question: &observation.question,
-            schema_info: &observation.schema_info,
-            result: &observation.result,
-            error: &observation.error,
-            step_count: observation.step_count,
-            budget_remaining: observation.budget_remaining,
-            action_history: &observation.action_history,
-        }
-    }
 }
 
 impl From<ResetResult> for Payload {
@@ -100,13 +73,13 @@ impl Serialize for Payload {
         struct Inner<'a> {
             metadata: &'a Metadata,
             #[serde(flatten)]
-            observation: ObservationView<'a>,
+            observation: &'a Observation,
         }
         let metadata = &self.metadata;
         Outer {
             observation: Inner {
                 metadata,
-                observation: ObservationView::from(&self.observation),
+                observation: &self.observation,
             },
             reward: self.observation.reward,
             done: self.observation.done,

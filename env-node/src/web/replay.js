@@ -18,8 +18,10 @@ const opened = { run: '', name: '', recordings: [], faults: [], chosen: 0, words
 /** Shows the recordings of `run`, or those of the opened file, or what can be opened. */
 export async function showReplay(main, { signal }, run) {
   const open = async (file) => {
-    keep('', file.name, await file.text());
-    if (!signal.aborted) reopen();
+    const text = await file.text();
+    if (signal.aborted) return;
+    keep('', file.name, text);
+    reopen();
   };
   document.addEventListener('dragover', (event) => event.preventDefault(), { signal });
   document.addEventListener('drop', (event) => {
@@ -27,8 +29,13 @@ export async function showReplay(main, { signal }, run) {
     if (event.dataTransfer.files.length > 0) open(event.dataTransfer.files[0]);
   }, { signal });
   bind([]);
-  if (run !== opened.run) keep(run, run, run && await api.transcripts(run));
-  if (!signal.aborted) await (opened.recordings.length > 0 ? new Replay(main, signal).start() : showPicker(main, signal, open));
+  if (run !== opened.run) {
+    const text = run && await api.transcripts(run);
+    // The person may have opened another run meanwhile.
+    if (signal.aborted) return;
+    keep(run, run, text);
+  }
+  await (opened.recordings.length > 0 ? new Replay(main, signal).start() : showPicker(main, signal, open));
 }
 
 /** Keeps the recordings in `text`; none if it is empty and nothing was named. */
@@ -125,11 +132,11 @@ class Replay {
   showList() {
     const matching = this.matching();
     const rows = matching.slice(0, SHOWN).map((index) => {
-      const { question, questionId, tags, correct, reward } = opened.recordings[index];
+      const { question, questionId, tags, correct, failure, reward } = opened.recordings[index];
       return h('li', null, h('button', {
         type: 'button', 'data-index': index, 'aria-current': index === opened.chosen ? 'true' : null, onclick: () => this.choose(index),
       },
-        h('span', { class: correct ? 'good' : 'bad', 'aria-label': correct ? 'right' : 'wrong' }, correct ? '✓' : '✗'),
+        h('span', { class: correct ? 'good' : 'bad', 'aria-label': failure ? 'failed' : correct ? 'right' : 'wrong' }, correct ? '✓' : '✗'),
         h('span', { class: 'text' }, question || questionId),
         h('span', { class: 'tags' }, [...tags, signed(reward)].join(' · '))));
     });
@@ -213,7 +220,7 @@ class Replay {
 
   show() {
     const { episode } = this;
-    const { question, questionId, tags, correct, gold } = episode.about;
+    const { question, questionId, tags, correct, failure, gold } = episode.about;
     const past = episode.past();
     const count = episode.path().length;
     const isAtEnd = episode.now.chosen === null;
@@ -225,8 +232,8 @@ class Replay {
         this.controls(past.length, count)),
       h('ol', { class: 'steps', 'aria-label': 'Steps' }, past.map((index, place) =>
         stepCard(episode.moments[index], place + 1, { isNow: index === episode.at, tables: this.tables }))),
-      isAtEnd && h('p', { class: `ending ${correct ? 'good' : 'bad'}` }, h('b', null, correct ? 'Right' : 'Wrong'),
-        ` after ${count} ${count === 1 ? 'step' : 'steps'}, ${signed(episode.about.reward)} in total.`));
+      isAtEnd && h('p', { class: `ending ${correct ? 'good' : 'bad'}` }, h('b', null, failure ? 'Failed' : correct ? 'Right' : 'Wrong'),
+        ` after ${count} ${count === 1 ? 'step' : 'steps'}, ${signed(episode.about.reward)} in total. ${failure}`));
     fill(this.side,
       h('p', { class: 'left-over' }, h('b', null, `${past.length}`), ` of ${count} steps`),
       strip(episode, count),

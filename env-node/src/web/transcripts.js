@@ -46,6 +46,7 @@ function fromTranscript(record) {
     tags: [record.policy, record.database, record.difficulty].filter((tag) => typeof tag === 'string'),
     gold: record.gold_sql === undefined ? null : { sql: string(record.gold_sql), answer: string(record.gold_answer) },
     correct: record.correct === true,
+    failure: string(record.failure),
     reward: number(record.reward),
     steps: record.steps.map((step) => ({
       action: { action_type: string(step?.action_type), argument: string(step?.argument) },
@@ -89,6 +90,7 @@ function fromTrajectory(record) {
     tags: [member].filter(Boolean),
     gold: null,
     correct: record.correct === true,
+    failure: string(record.failure),
     reward: number(record.return),
     steps,
   };

@@ -6,7 +6,7 @@ use data::Question;
 use env::Observation;
 use serde_json::{Value, json};
 
-use crate::{openenv::ObservationView, wire};
+use crate::wire;
 
 /// Returns a question without its answer.
 pub(super) fn question(question: &Question) -> Value {
@@ -20,7 +20,7 @@ pub(super) fn gold(question: &Question) -> Value {
 
 /// Returns an observation with `done` and `reward` in it.
 pub(super) fn observation(observation: &Observation) -> Value {
-    let mut fields = json!(ObservationView::from(observation));
+    let mut fields = json!(observation);
     fields["done"] = json!(observation.done);
     fields["reward"] = json!(observation.reward);
     fields
