@@ -35,7 +35,10 @@ const REPLAYS: &str = "actor_replays_total";
 /// A label with the values that it has from the start.
 type Label = (&'static str, &'static [&'static str]);
 const OUTCOMES: Label = ("outcome", &["correct", "wrong", "unscored"]);
-const VERDICTS: Label = ("verdict", &["accepted", "duplicate", "stale"]);
+const VERDICTS: Label = (
+    "verdict",
+    &["accepted", "duplicate", "stale", "unspecified"],
+);
 
 /// A counter: its name, its description, and its label.
 type DescribedCounter = (&'static str, &'static str, Option<Label>);

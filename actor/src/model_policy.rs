@@ -52,20 +52,18 @@ pub struct ModelPolicy {
 }
 
 impl ModelPolicy {
-    /// Creates a policy that samples from `engine`. Temperature 0 is greedy.
-    pub fn new(engine: Engine, sampling: SamplingSettings) -> Self {
+    /// Creates a policy that samples from `engine`, by a constrainer if there is one. Temperature 0
+    /// is greedy.
+    pub fn new(
+        engine: Engine,
+        sampling: SamplingSettings,
+        constrainer: Option<Arc<Constrainer>>,
+    ) -> Self {
         Self {
             engine,
             sampling,
-            constrainer: None,
+            constrainer,
         }
-    }
-
-    /// Constrains its completions, if there is a constrainer.
-    #[must_use]
-    pub fn constrained(mut self, constrainer: Option<Arc<Constrainer>>) -> Self {
-        self.constrainer = constrainer;
-        self
     }
 }
 

@@ -216,7 +216,7 @@ impl Actor {
                 identity: joined.identity,
                 retry: config.learner_retry,
             },
-            policy: ModelPolicy::new(engine.clone(), sampling).constrained(constrainer.clone()),
+            policy: ModelPolicy::new(engine.clone(), sampling, constrainer.clone()),
             constrainer,
             engine,
             env_nodes: joined.env_nodes,
@@ -288,8 +288,7 @@ impl Actor {
         claim: &EvaluationClaim,
     ) -> Result<Option<Vec<Trajectory>>, ActorError> {
         let sampling = settings::sampling(claim.sampling.as_ref())?;
-        let policy =
-            ModelPolicy::new(self.engine.clone(), sampling).constrained(self.constrainer.clone());
+        let policy = ModelPolicy::new(self.engine.clone(), sampling, self.constrainer.clone());
         let ids = claim.question_ids.iter();
         let specs = ids.map(|question_id| evaluation_spec(question_id, claim.seed));
         let is_wanted = || claim.policy_version == self.version();

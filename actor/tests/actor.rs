@@ -296,7 +296,7 @@ async fn a_short_context_starts_new_segments() {
     let base = model(3);
     let engine =
         Engine::spawn(&base, 0, 80, &engine_settings(4, 64), Placement::default()).unwrap();
-    let policy = ModelPolicy::new(engine, SamplingSettings::default());
+    let policy = ModelPolicy::new(engine, SamplingSettings::default(), None);
     let spec = |member| EpisodeSpec {
         question_id: "q-max".to_owned(),
         coordinates: Coordinates {

@@ -50,8 +50,12 @@ impl ChatApi {
             );
         }
         let request = client.post(&url).build();
+        // The address is not repeated: what cannot be read may have a password.
         request.map_err(|fault| {
-            format!("{base} is no address of a chat API ({fault}); give http://HOST:PORT/v1")
+            let fault = fault.without_url();
+            format!(
+                "the address of the chat API cannot be read ({fault}); give http://HOST:PORT/v1"
+            )
         })?;
         if key
             .as_ref()

@@ -165,7 +165,8 @@ fn failing_query(
     let columns = described_columns(observation);
     let variants = with_wrong_column_names(gold_sql, &columns, &question.question_text);
     if variants.is_empty() || draws.uniform(ERROR_KIND_DRAW) >= COLUMN_ERROR_SHARE {
-        return with_wrong_table_name(gold_sql, &question.tables_involved);
+        let all = table_names(observation);
+        return with_wrong_table_name(gold_sql, &question.tables_involved, &all);
     }
     draws.pick(VARIANT_DRAW, &variants).clone()
 }

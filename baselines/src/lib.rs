@@ -10,6 +10,7 @@
 //! coordinates. A scripted policy keeps no state between turns.
 
 mod chat_api;
+mod conversations;
 mod corrected;
 mod demonstrations;
 mod demonstrator;
@@ -22,10 +23,10 @@ mod scripted_policy;
 mod solutions;
 mod sql_mistakes;
 mod tidy_sql;
-mod transcripts;
 mod unnamed_column;
 
 pub use chat_api::ChatApi;
+pub use conversations::{EXAMPLE_CALL, demonstration_of};
 pub use corrected::{CorrectedPolicy, corrections};
 pub use demonstrations::{Demonstrations, demonstrate};
 pub use demonstrator::{Demonstrator, DemonstratorMix};
@@ -33,4 +34,3 @@ pub use oracle::OraclePolicy;
 pub use random::RandomPolicy;
 pub use scripted_policy::{ActionPolicy, ScriptedPolicy};
 pub use solutions::Solutions;
-pub use transcripts::{EXAMPLE_CALL, demonstration_of};

@@ -55,17 +55,32 @@ pub(crate) fn described_columns(observation: &Observation) -> Vec<Vec<String>> {
 }
 
 /// Returns the rows of a result without their numbers. A result that is no list of rows has none.
-pub(crate) fn result_rows(result: &str) -> Vec<&str> {
-    let numbered = result.lines().enumerate();
-    numbered
-        .filter_map(|(index, line)| line.strip_prefix(&format!("{}. ", index + 1)))
-        .collect()
+/// A row whose texts have line breaks has several lines, of which none may begin as the next row.
+pub(crate) fn result_rows(result: &str) -> Vec<String> {
+    // The last line may say that there are more rows.
+    let shown = match result.rsplit_once("\n... (first ") {
+        Some((shown, rest)) if rest.ends_with(" shown, there are more)") => shown,
+        _ => result,
+    };
+    let mut rows: Vec<String> = Vec::new();
+    for line in shown.lines() {
+        match line.strip_prefix(&format!("{}. ", rows.len() + 1)) {
+            Some(row) => rows.push(row.to_owned()),
+            None => {
+                if let Some(row) = rows.last_mut() {
+                    row.push('\n');
+                    row.push_str(line);
+                }
+            }
+        }
+    }
+    rows
 }
 
 /// Returns a result as an answer: a value, a comma-separated list, or rows.
 pub(crate) fn answer_from_result(result: &str) -> String {
     let rows = result_rows(result);
-    match rows[..] {
+    match &rows[..] {
         [] => "[]".to_owned(),
         [row] => data::cut_decimals(row).to_owned(),
         _ if rows.iter().any(|row| row.contains(" | ")) => rows.join("\n"),
@@ -86,6 +101,11 @@ mod tests {
             ("1. 1.2.3", "1.2.3"),
             ("1. a\n2. b", "a, b"),
             ("1. a | 1\n2. b | 2", "a | 1\nb | 2"),
+            ("1. a\nb\n2. c", "a\nb, c"),
+            (
+                "1. a\n2. b\n... (first 2 rows shown, there are more)",
+                "a, b",
+            ),
             ("(no rows)", "[]"),
         ] {
             assert_eq!(answer_from_result(result), answer);

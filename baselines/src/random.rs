@@ -46,7 +46,7 @@ impl ActionPolicy for RandomPolicy {
 pub(crate) fn guess(draws: Draws, observation: &Observation) -> String {
     let rows = result_rows(&observation.result);
     if !rows.is_empty() {
-        return (*draws.pick(GUESS_DRAW, &rows)).to_owned();
+        return draws.pick(GUESS_DRAW, &rows).clone();
     }
     let mut lines = observation.result.lines();
     let row_count = lines.find_map(|line| line.strip_prefix("Row count: "));

@@ -58,8 +58,9 @@ pub(crate) fn wrong_variants(sql: &str, tables: &[Vec<String>]) -> Vec<String> {
 }
 
 /// Returns the statement with its first table name misspelled, so that it fails. A name that needs
-/// quotation marks loses them.
-pub(crate) fn with_wrong_table_name(sql: &str, tables: &[String]) -> String {
+/// quotation marks loses them. `tables` are those of the statement, and `all` those of the
+/// database.
+pub(crate) fn with_wrong_table_name(sql: &str, tables: &[String], all: &[&str]) -> String {
     let words = words(sql);
     let is_table = |word: &&str| {
         let name = word.trim_matches('"');
@@ -72,9 +73,14 @@ pub(crate) fn with_wrong_table_name(sql: &str, tables: &[String]) -> String {
     if needs_quotes(name) {
         return replaced(&words, index..index + 1, name);
     }
-    let plural = format!("{name}s");
-    let wrong = name.strip_suffix('s').unwrap_or(&plural);
-    replaced(&words, index..index + 1, wrong)
+    let mut wrong = match name.strip_suffix('s') {
+        Some(singular) => singular.to_owned(),
+        None => format!("{name}s"),
+    };
+    while all.iter().any(|it| it.eq_ignore_ascii_case(&wrong)) {
+        wrong.push('s');
+    }
+    replaced(&words, index..index + 1, &wrong)
 }
 
 /// Returns variants of the statement that fail, with its first column named as the question might
@@ -234,7 +240,14 @@ mod tests {
             ("SELECT 1 FROM \"line items\"", "SELECT 1 FROM line items"),
             ("SELECT 1", "SELECT 1)"),
         ] {
-            assert_eq!(with_wrong_table_name(sql, &tables), wanted);
+            assert_eq!(with_wrong_table_name(sql, &tables, &[]), wanted);
+        }
+        let all = ["book", "BOOKS", "author", "authors"];
+        for (sql, wanted) in [
+            ("FROM book", "FROM bookss"),
+            ("FROM authors", "FROM authorss"),
+        ] {
+            assert_eq!(with_wrong_table_name(sql, &tables, &all), wanted);
         }
     }
 
@@ -264,7 +277,7 @@ mod tests {
         fn words_concatenate_to_the_statement(sql in "(SELECT|'[a-z ]*'|\"|'|<=|!=|>|é|[a-z_]+| |\\(|\\)|,){0,20}") {
             prop_assert_eq!(words(&sql).concat(), sql.as_str());
             wrong_variants(&sql, &[vec!["a".to_owned(), "b".to_owned()]]);
-            with_wrong_table_name(&sql, &["a".to_owned()]);
+            with_wrong_table_name(&sql, &["a".to_owned()], &["as"]);
         }
     }
 }

@@ -175,7 +175,11 @@ pub(crate) fn model_policy(
     sampling: SamplingSettings,
 ) -> Result<ModelPolicy> {
     let constrainer = Constrainer::new(rollout.constraint, chat, rollout.shots as usize)?;
-    Ok(ModelPolicy::new(engine.clone(), sampling).constrained(constrainer.map(Arc::new)))
+    Ok(ModelPolicy::new(
+        engine.clone(),
+        sampling,
+        constrainer.map(Arc::new),
+    ))
 }
 
 /// Returns how a model that is rolled out as in training chooses its tokens in this mode.
