@@ -24,7 +24,7 @@ use crate::{
     args::LearnerArgs,
     config::{self, LearnerRole},
     live::LiveRun,
-    local::check_text_files,
+    model_folder::check_text_files,
     played_evaluation::PlayedEvaluations,
     progress::Progress,
     roles::{bind, fit_open_files},

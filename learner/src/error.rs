@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::server::refusals::RefusedGroup;
+use crate::group::RefusedGroup;
 
 /// What can go wrong in the learner.
 #[derive(Debug, thiserror::Error)]
@@ -39,18 +39,6 @@ pub enum LearnerError {
         path: PathBuf,
         /// What is wrong with it and what to do.
         reason: String,
-    },
-    /// A group could not be journaled, so no further group can be accepted. Remedy: free the disk,
-    /// then resume.
-    #[error(
-        "cannot append to the journal {path}: {source}; free the disk, then resume the run",
-        path = path.display()
-    )]
-    Journal {
-        /// The journal.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
     },
     /// An earlier group could not be journaled. Remedy: that of the failure, then resume.
     #[error("the journal takes no more groups after a failure: {failure}")]

@@ -35,6 +35,7 @@ pub use config::{LearnerConfig, RunArguments};
 pub use curriculum::TrainingQuestion;
 pub use error::{LearnerError, Result};
 pub use evaluation_queue::EvaluationSet;
+pub use group::{RefusalReason, RefusedGroup};
 pub use run::{
     evaluator::EvaluationPlan,
     learner::{Learner, RunStorage, TrainEvent},
@@ -45,7 +46,7 @@ pub use server::{
     actors::{ObservedActor, ObservedEnvNode, RecentEpisode},
     config::LearnerServerConfig,
     identity::expected_identity,
-    refusals::{RefusalReason, RefusedActor, RefusedGroup},
+    refusals::RefusedActor,
     serve,
     trust::TrustConfig,
 };

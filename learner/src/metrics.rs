@@ -17,7 +17,8 @@ use proto::serve::ConnectionRefusal;
 
 use crate::{
     clock::{now, unix_seconds},
-    server::{call_limits::CallRefusal, refusals::RefusalReason},
+    group::RefusalReason,
+    server::call_limits::CallRefusal,
 };
 
 mod rollouts;

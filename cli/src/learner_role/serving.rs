@@ -86,7 +86,7 @@ impl ServingLearner<'_> {
         stage.continue_from(self.learner.snapshot().policy_version);
         while let Some(event) = events.recv().await {
             match event {
-                TrainEvent::Checkpoint { .. } => {}
+                TrainEvent::Saving | TrainEvent::Checkpoint { .. } => {}
                 TrainEvent::Evaluation {
                     version,
                     name,

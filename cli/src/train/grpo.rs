@@ -15,8 +15,8 @@ use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName};
 use super::Stages;
 use crate::{
     evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator},
-    local::{LocalRun, check_text_files, checkpoint_model, newest_model},
-    model_folder::{self, is_best},
+    local::LocalRun,
+    model_folder::{self, check_text_files, checkpoint_model, is_best, newest_model},
     progress,
     shutdown::Interrupted,
     threads,
@@ -129,8 +129,8 @@ impl LearningCurve<'_> {
                     self.stages.live.step(&record);
                     self.stages.folder.append_step(&record)?;
                 }
-                // None is planned: checkpoints are evaluated here.
-                TrainEvent::Evaluation { .. } => {}
+                // No evaluation is planned: checkpoints are evaluated here.
+                TrainEvent::Saving | TrainEvent::Evaluation { .. } => {}
                 TrainEvent::Checkpoint { step, path } => {
                     match self.evaluate_checkpoint(&path, step).await {
                         // The trainer has received the signal as well and writes a last checkpoint.

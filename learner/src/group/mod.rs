@@ -8,6 +8,7 @@
 
 mod check;
 mod outline;
+mod refusal;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use proto::{
 };
 
 pub(crate) use self::check::name as check_name;
+pub use self::refusal::{RefusalReason, RefusedGroup};
 
 use crate::{
     advantage::{RewardAggregation, has_reward_variance},

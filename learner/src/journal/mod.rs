@@ -53,14 +53,6 @@ pub struct Journal {
 }
 
 impl NewTerm {
-    /// Begins a new term of the journal in `run_dir`.
-    ///
-    /// # Errors
-    /// The folder cannot be read or written.
-    pub fn begin(run_dir: &Path) -> Result<Self> {
-        terms::begin(run_dir)
-    }
-
     /// Reads the records from byte `from` on, and opens the journal to append.
     ///
     /// # Errors
@@ -110,7 +102,7 @@ impl Journal {
     /// Appends groups, waits until they are durable and returns where each record begins.
     ///
     /// # Errors
-    /// [`LearnerError::Journal`] if the disk is full or fails: the journal then does not hold the
+    /// [`LearnerError::File`] if the disk is full or fails: the journal then does not hold the
     /// groups, and if the part that was written cannot be removed, nothing more is appended.
     /// [`LearnerError::Replaced`] if another learner has opened the run.
     pub fn append(&mut self, groups: &[EncodedGroup]) -> Result<Vec<u64>> {
@@ -120,9 +112,8 @@ impl Journal {
             offsets.push(self.end + bytes.len() as u64);
             bytes.extend(record(group.bytes()));
         }
-        if let Err(source) = self.write(&bytes) {
-            let path = self.of_term.path.clone();
-            let fault = LearnerError::Journal { path, source };
+        let written = self.write(&bytes);
+        if let Err(fault) = written.at("append to the journal", &self.of_term.path) {
             // A later record behind a torn one would be lost: reading ends at the first that is not
             // whole.
             if self.cut().is_err() {

@@ -49,6 +49,38 @@ pub struct NewTerm {
 }
 
 impl NewTerm {
+    /// Begins a new term of the journal in `run_dir`: creates its file, without header. From then
+    /// on no earlier term acknowledges a group.
+    ///
+    /// # Errors
+    /// The folder cannot be read or written.
+    pub fn begin(run_dir: &Path) -> Result<Self> {
+        let folder = folder(run_dir);
+        fs::create_dir_all(&folder).at("create", &folder)?;
+        loop {
+            let number = newest(run_dir)? + 1;
+            let path = file_of(&folder, number);
+            let mut options = OpenOptions::new();
+            match options.write(true).create_new(true).open(&path) {
+                Ok(file) => {
+                    // A new file is lost in a crash unless its folder is synced, whatever is
+                    // synced in the file itself.
+                    durable::sync_parent(&path).at("sync the folder of", &path)?;
+                    durable::sync_parent(&folder).at("sync the folder of", &folder)?;
+                    return Ok(Self {
+                        run_dir: run_dir.to_owned(),
+                        number,
+                        file,
+                        path,
+                    });
+                }
+                // Another learner was faster. The next number is free.
+                Err(fault) if fault.kind() == ErrorKind::AlreadyExists => {}
+                Err(fault) => return Err(fault).at("create the journal", &path),
+            }
+        }
+    }
+
     pub(crate) fn run_dir(&self) -> &Path {
         &self.run_dir
     }
@@ -92,35 +124,6 @@ pub(crate) fn open_copies(run_dir: &Path) -> Result<(File, PathBuf)> {
         write_header(&mut file, &path, 0)?;
     }
     Ok((file, path))
-}
-
-/// Begins a new term: creates its file, without header. From then on no earlier term
-/// acknowledges a group.
-pub(super) fn begin(run_dir: &Path) -> Result<NewTerm> {
-    let folder = folder(run_dir);
-    fs::create_dir_all(&folder).at("create", &folder)?;
-    loop {
-        let number = newest(run_dir)? + 1;
-        let path = file_of(&folder, number);
-        let mut options = OpenOptions::new();
-        match options.write(true).create_new(true).open(&path) {
-            Ok(file) => {
-                // A new file is lost in a crash unless its folder is synced, whatever is synced in
-                // the file itself.
-                durable::sync_parent(&path).at("sync the folder of", &path)?;
-                durable::sync_parent(&folder).at("sync the folder of", &folder)?;
-                return Ok(NewTerm {
-                    run_dir: run_dir.to_owned(),
-                    number,
-                    file,
-                    path,
-                });
-            }
-            // Another learner was faster. The next number is free.
-            Err(fault) if fault.kind() == ErrorKind::AlreadyExists => {}
-            Err(fault) => return Err(fault).at("create the journal", &path),
-        }
-    }
 }
 
 /// Writes the header of a new term's file and waits until it is on the disk.

@@ -1,4 +1,7 @@
-use std::fs::{self, OpenOptions};
+use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
+};
 
 use super::{terms::MAGIC, *};
 
@@ -182,7 +185,7 @@ fn a_full_disk_is_named_and_a_journal_that_cannot_be_mended_takes_nothing_more()
     let (mut journal, _) = opened(run.path(), 0);
     let full = Path::new("/dev/full");
     let Ok(device) = OpenOptions::new().write(true).open(full) else {
-        eprintln!("SKIPPED: no /dev/full on this system");
+        let _ = writeln!(io::stderr(), "SKIPPED: no /dev/full on this system");
         return;
     };
     let end = journal.end();
@@ -190,7 +193,7 @@ fn a_full_disk_is_named_and_a_journal_that_cannot_be_mended_takes_nothing_more()
     let fault = journal.append(&[group(1)]).unwrap_err().to_string();
     assert!(
         fault.starts_with("cannot append to the journal /dev/full: ")
-            && fault.ends_with("free the disk, then resume the run"),
+            && fault.ends_with("continue the run from its last checkpoint"),
         "{fault}"
     );
     let fault = journal.append(&[group(1)]).unwrap_err().to_string();

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use policy::{Constraint, Model, SamplingSettings};
 use proto::{
     RareWarning, Snapshot,
-    v1::{ActorIdentity, JoinResponse, ModelFile, RolloutSettings},
+    v1::{JoinResponse, ModelFile, RolloutSettings},
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -22,7 +22,6 @@ use crate::{
     server::{
         actors::ActorRegistry,
         call_limits::CallLimits,
-        identity,
         refusals::{Refusals, WITHOUT_LEASE},
         verifier::Verifier,
     },
@@ -59,8 +58,9 @@ pub(crate) struct RunContext {
     /// Who has called, for people who watch the run.
     pub(crate) actors: Mutex<ActorRegistry>,
     pub(crate) refusals: Mutex<Refusals>,
-    /// What actors must be to take part, and who plays their episodes again; none in one process.
-    pub(crate) gate: OnceLock<(ActorIdentity, Verifier)>,
+    /// Plays the episodes of actors again, and has the identity that they must have; none in one
+    /// process.
+    pub(crate) verifier: OnceLock<Verifier>,
     /// Ends a step before it is made.
     pub(crate) stopping: Arc<AtomicBool>,
     /// Whether an actor has joined since the run was opened.
@@ -82,22 +82,6 @@ impl RunContext {
     /// Returns the time since the run was opened.
     pub(crate) fn now(&self) -> Duration {
         now().duration_since(self.opened)
-    }
-
-    /// Refuses an actor of another identity than the run's.
-    ///
-    /// # Errors
-    /// Names what differs and the remedy.
-    pub(crate) fn check_identity(&self, found: Option<&ActorIdentity>) -> Result<(), String> {
-        match self.gate.get() {
-            None => Ok(()),
-            Some((own, _)) => identity::compare(found, own),
-        }
-    }
-
-    /// Returns who plays episodes again, if anybody does.
-    pub(crate) fn verifier(&self) -> Option<&Verifier> {
-        self.gate.get().map(|(_, verifier)| verifier)
     }
 
     /// Counts a refusal, and says it now and then.

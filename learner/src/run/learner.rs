@@ -51,6 +51,9 @@ pub enum TrainEvent {
         /// One episode of each question, in the order of the questions.
         episodes: Vec<Trajectory>,
     },
+    /// A checkpoint is written once this event is received: a resumed run does not make the steps
+    /// before it again, so the reader must have recorded them.
+    Saving,
     /// A checkpoint was written.
     Checkpoint {
         /// The step after which it was written.
@@ -152,13 +155,9 @@ impl Learner {
     /// Accepts only actors of this identity from now on, and plays their episodes again at `env`.
     /// Without it all actors are trusted, which suits those of this process.
     pub fn guard(&self, identity: ActorIdentity, env: EnvClient) {
-        let verifier = Verifier::new(
-            env,
-            identity.clone(),
-            &self.context.config,
-            self.context.run_seed,
-        );
-        if self.context.gate.set((identity, verifier)).is_err() {
+        let context = &self.context;
+        let verifier = Verifier::new(env, identity, &context.config, context.run_seed);
+        if context.verifier.set(verifier).is_err() {
             tracing::warn!("the run has an identity already, which stays");
         }
     }

@@ -98,7 +98,7 @@ impl Learner {
                 traces: GroupTraces::default(),
                 actors: Mutex::default(),
                 refusals: Mutex::default(),
-                gate: OnceLock::new(),
+                verifier: OnceLock::new(),
                 stopping: trainer.network.stopping(),
                 has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),

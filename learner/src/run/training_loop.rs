@@ -20,14 +20,13 @@ use crate::{
     checkpoint::{self, CHECKPOINTS, CheckpointState},
     clock::now,
     error::{LearnerError, Result},
-    group::StepGroups,
+    group::{RefusalReason, RefusedGroup, StepGroups},
     metrics::{self, Metrics, SAVING, Stopwatch, TRAINING},
     ranks::Ranks,
     run::{
         context::{RunContext, RunEnd},
         learner::TrainEvent,
     },
-    server::refusals::{RefusalReason, RefusedGroup},
     trainer::Trainer,
 };
 
@@ -253,6 +252,7 @@ impl Run {
             ..CheckpointState::default()
         };
         let step = state.step;
+        self.wait_for_reader();
         let model = Model {
             weights: self.trainer.network.weights(),
             ..context.model.clone()
@@ -274,6 +274,14 @@ impl Run {
         metrics::checkpoint_written();
         self.emit(TrainEvent::Checkpoint { step, path });
         Ok(step)
+    }
+
+    /// Waits until the reader has handled all events, or has dropped its end. It handles one after
+    /// the other, and so has handled all of them when it receives another one.
+    fn wait_for_reader(&self) {
+        self.emit(TrainEvent::Saving);
+        let all_places = self.events.reserve_many(self.events.max_capacity());
+        drop(futures::executor::block_on(all_places));
     }
 
     /// Reports an event. Waits for a slow reader, and continues if the reader has dropped its end.

@@ -33,7 +33,7 @@ use crate::{
     group, metrics,
     run::context::{RunContext, sampling_message},
     scheduler::{Claim, Lease},
-    server::{call_limits::HeldByCall, weights_stream},
+    server::{call_limits::HeldByCall, identity, weights_stream},
 };
 
 /// How long an actor pauses before its next claim where new weights or the end of the run are on
@@ -133,20 +133,6 @@ impl Learner {
     }
 }
 
-impl Learner {
-    /// Refuses an actor of another identity, and counts it.
-    fn check_identity(
-        &self,
-        actor_id: &str,
-        identity: Option<&ActorIdentity>,
-    ) -> Result<(), Status> {
-        self.context.check_identity(identity).map_err(|problem| {
-            self.context.refused(actor_id, &problem);
-            Status::failed_precondition(problem)
-        })
-    }
-}
-
 /// Refuses a name that is too long to be kept.
 fn check_name(actor_id: &str) -> Result<(), Status> {
     group::check_name("actor_id", actor_id).map_err(Status::invalid_argument)
@@ -163,6 +149,17 @@ impl RunContext {
              again, so that it joins this run",
             self.run_id
         )))
+    }
+
+    /// Refuses an actor of another identity than the run's, and counts it.
+    fn check_identity(&self, actor_id: &str, found: Option<&ActorIdentity>) -> Result<(), Status> {
+        let Some(verifier) = self.verifier.get() else {
+            return Ok(());
+        };
+        identity::compare(found, &verifier.expected).map_err(|problem| {
+            self.refused(actor_id, &problem);
+            Status::failed_precondition(problem)
+        })
     }
 }
 
@@ -184,7 +181,7 @@ impl proto::v1::learner_server::Learner for Learner {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
         let JoinRequest { actor_id, identity } = request.get_ref();
         check_name(actor_id)?;
-        self.check_identity(actor_id, identity.as_ref())?;
+        self.context.check_identity(actor_id, identity.as_ref())?;
         tracing::info!(actor_id, "actor joined");
         self.context.has_been_joined.store(true, Ordering::Relaxed);
         let now = self.context.now();
@@ -208,7 +205,7 @@ impl proto::v1::learner_server::Learner for Learner {
         let (context, id) = (&self.context, &request.actor_id);
         context.check_run(&request.run_id)?;
         check_name(id)?;
-        self.check_identity(id, request.identity.as_ref())?;
+        context.check_identity(id, request.identity.as_ref())?;
         let version = request.policy_version;
         context
             .actors

@@ -1,4 +1,4 @@
-//! Why groups are refused, and the actors whose groups or calls were refused.
+//! The actors whose groups or calls were refused.
 //!
 //! Pure. Invariant: memory is bounded whatever actors send, and the log has one line for the first
 //! refusal of an actor, the tenth, the hundredth, and so on.
@@ -14,64 +14,6 @@ pub(crate) const WITHOUT_LEASE: &str = "(without a lease)";
 /// Longer names and reasons are cut.
 const MAX_NAME_CHARACTERS: usize = 256;
 const MAX_REASON_CHARACTERS: usize = 512;
-
-/// Why a group is not trained on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalReason {
-    /// It breaks the contract.
-    Invalid,
-    /// Its episodes have another result when they are played again.
-    Rewards,
-    /// Its log-probabilities differ from the learner's own.
-    Logprobs,
-    /// It has tokens that the constraint of completions excludes.
-    Constraint,
-    /// It has no finite gradient.
-    NotFinite,
-    /// None of its episodes was completed.
-    Unscored,
-}
-
-impl RefusalReason {
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Invalid,
-        Self::Rewards,
-        Self::Logprobs,
-        Self::Constraint,
-        Self::NotFinite,
-        Self::Unscored,
-    ];
-
-    /// Whether it is the actor's fault rather than the policy's or the environment's.
-    pub(crate) fn is_of_actor(self) -> bool {
-        !matches!(self, Self::NotFinite)
-    }
-
-    /// Returns its name in metrics.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Invalid => "invalid",
-            Self::Rewards => "rewards",
-            Self::Logprobs => "logprobs",
-            Self::Constraint => "constraint",
-            Self::NotFinite => "not_finite",
-            Self::Unscored => "unscored",
-        }
-    }
-}
-
-/// A group that a step cannot train on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusedGroup {
-    /// The group.
-    pub index: u64,
-    /// The actor that rolled it out.
-    pub actor_id: String,
-    /// What is wrong.
-    pub reason: RefusalReason,
-    /// The same in words.
-    pub problem: String,
-}
 
 /// An actor that was refused something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -16,11 +16,11 @@ use tonic::Status;
 use crate::{
     Learner,
     evaluation_queue::PART_QUESTIONS,
-    group::{self, Group, SubmissionHead},
+    group::{self, Group, RefusalReason, SubmissionHead},
     metrics::{self, CHECKING, JOURNALING, REPLAYING, Stopwatch},
     run::context::RunContext,
     scheduler::Admission,
-    server::{call_limits::HeldByCall, refusals::RefusalReason, verifier::VerifyError},
+    server::{call_limits::HeldByCall, verifier::VerifyError},
 };
 
 /// Why submitted work is not taken.
@@ -105,7 +105,7 @@ impl Learner {
         let Some((head, seed, trajectories)) = checked?? else {
             return Ok(());
         };
-        if let Some(verifier) = self.context.verifier() {
+        if let Some(verifier) = self.context.verifier.get() {
             let verified = verifier.verify_part(&head, seed, &trajectories).await;
             verified.map_err(|fault| SubmitFault::of_replay(fault, head.clone()))?;
         }
@@ -148,7 +148,7 @@ impl Learner {
 
     /// Plays a group again, if the learner has an env-node.
     async fn verify(&self, group: &Group) -> Result<(), SubmitFault> {
-        let Some(verifier) = self.context.verifier() else {
+        let Some(verifier) = self.context.verifier.get() else {
             return Ok(());
         };
         let verified = verifier.verify(group).await;
@@ -175,7 +175,7 @@ impl RunContext {
             self.check_run(run_id)?;
         }
         let invalid = |fault| SubmitFault::Refused(head.clone(), RefusalReason::Invalid, fault);
-        let group = self.intake.check(encoded).map_err(invalid)?;
+        let group = Group::new(encoded, self.intake.rules()).map_err(invalid)?;
         self.check_run(&group.run_id)?;
         match self.intake.judge(&group).map_err(invalid)? {
             Admission::Accept => Ok(Ok(group)),

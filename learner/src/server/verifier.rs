@@ -47,7 +47,8 @@ pub(crate) struct Verifier {
     env: EnvClient,
     run_seed: u64,
     reward_profile: String,
-    expected: ActorIdentity,
+    /// What actors must play on and run.
+    pub(super) expected: ActorIdentity,
     step_budget: u32,
     share: f64,
     /// After it, an answer no longer helps: every lease has ended.

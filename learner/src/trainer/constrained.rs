@@ -11,7 +11,7 @@ use super::{LossRows, Trainer};
 use crate::{
     batch::Sample,
     error::{LearnerError, Result},
-    server::refusals::{RefusalReason, RefusedGroup},
+    group::{RefusalReason, RefusedGroup},
 };
 
 impl Trainer {

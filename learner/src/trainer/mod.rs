@@ -19,7 +19,7 @@ use crate::{
     batch::{MicroBatch, Prefixes, Sample, micro_batches_for, min_workers},
     config::{LearnerConfig, RatioAgainst},
     error::Result,
-    group::{Group, StepGroups},
+    group::{Group, RefusedGroup, StepGroups},
     loss::{
         LossDivisors, LossInput, LossStats, SamplerCorrection, SamplingStats, loss, sampling_stats,
     },
@@ -27,7 +27,6 @@ use crate::{
     network::{Network, PassSettings, Scores, scores_unless},
     optimizer::global_norm,
     ranks::{MicroBatchStatistics, Ranks},
-    server::refusals::RefusedGroup,
 };
 
 /// The policy being trained and everything else that a step needs besides its groups.

@@ -10,10 +10,10 @@ use super::{LossRows, RankShare, Trainer, micro_batch_loss};
 use crate::{
     batch::{MicroBatch, micro_batches_for, min_workers},
     error::{LearnerError, Result},
+    group::{RefusalReason, RefusedGroup},
     loss::LossDivisors,
     optimizer::global_norm,
     ranks::{LogprobDifference, MicroBatchStatistics},
-    server::refusals::{RefusalReason, RefusedGroup},
 };
 
 /// Returns the groups of a micro-batch with a log-probability that differs from the learner's `own`
@@ -117,7 +117,7 @@ impl Trainer {
     }
 
     /// Returns the groups that have no finite gradient by themselves; none if that is the policy's
-    /// fault: then its own log-probabilities are not finite, or no group has a finite gradient.
+    /// fault: then no group has a finite gradient.
     fn groups_without_gradient(&self, rows: &LossRows<'_>) -> Result<Option<Vec<RefusedGroup>>> {
         let mut refused = Vec::new();
         let mut tried = 0;

@@ -45,7 +45,7 @@ async fn evaluations_stand_between_the_steps_and_change_none() {
     for event in &events {
         match event {
             TrainEvent::Step { step, .. } => order.push(format!("step {step}")),
-            TrainEvent::Checkpoint { .. } => {}
+            TrainEvent::Saving | TrainEvent::Checkpoint { .. } => {}
             TrainEvent::Evaluation {
                 version,
                 name,

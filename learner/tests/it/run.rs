@@ -1,9 +1,11 @@
 //! Tests whole runs over the in-process transport: they have the same bits with any actors, threads
 //! and interruptions.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
-use crate::common::{ARGUMENTS, act, group, open, open_with, small_config, train, unread_events};
+use crate::common::{
+    ARGUMENTS, act, actor, group, open, open_with, small_config, train, unread_events,
+};
 use learner::{
     LearnerConfig, RunArguments, TrainEvent, config::RatioAgainst, questions::RepeatSettings,
 };
@@ -11,6 +13,7 @@ use proto::{
     EncodedGroup, LearnerClient, Transport,
     v1::{GroupClaim, SubmitRequest, SubmitVerdict},
 };
+use tokio::sync::mpsc;
 
 async fn whole_run(config: LearnerConfig, actors: usize) -> Vec<u8> {
     whole_run_with(config, ARGUMENTS, actors).await
@@ -223,6 +226,31 @@ async fn checkpoints_are_pruned_and_hold_a_model_that_opens() {
     assert!(model.weights.to_bytes().unwrap() == weights);
     let last = events.last().unwrap();
     assert!(matches!(last, TrainEvent::Checkpoint { step: 4, path } if path.ends_with("step_4")));
+}
+
+/// A resumed run does not make the steps before a checkpoint again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_waits_until_its_step_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    let playing = tokio::spawn(actor(learner.clone(), "actor".to_owned()));
+    let (sender, mut events) = mpsc::channel(2);
+    let training = {
+        let learner = learner.clone();
+        tokio::spawn(async move { learner.train(sender, std::future::pending()).await })
+    };
+    let mut steps = 0;
+    while let Some(event) = events.recv().await {
+        // As long as an evaluation takes.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if let TrainEvent::Step { step, .. } = event {
+            let checkpoint = format!("checkpoints/step_{step}");
+            assert!(!folder.path().join(checkpoint).exists(), "step {step}");
+            steps += 1;
+        }
+    }
+    assert_eq!(steps, training.await.unwrap().unwrap());
+    playing.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,11 +8,10 @@ use super::{Intake, state::IntakeState};
 use crate::{
     clock::now,
     error::Result,
-    group::StepGroups,
+    group::{RefusedGroup, StepGroups},
     metrics::{Stopwatch, WAITING},
     questions::QuestionsState,
     scheduler::Batch,
-    server::refusals::RefusedGroup,
 };
 
 /// After how long without a group the learner says so, for the first time and again.

@@ -6,8 +6,6 @@ use std::{
     time::Duration,
 };
 
-use proto::EncodedGroup;
-
 use super::Intake;
 use crate::{
     group::{Group, SubmissionHead},
@@ -23,14 +21,6 @@ pub(super) struct WaitingGroup {
 }
 
 impl Intake {
-    /// Decodes and checks a group.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub(crate) fn check(&self, encoded: EncodedGroup) -> Result<Group, String> {
-        Group::new(encoded, &self.rules)
-    }
-
     /// Judges a checked group before the work of verifying it. [`Self::submit`] judges it again.
     ///
     /// # Errors
