@@ -141,8 +141,8 @@ pub struct EpisodeRecord {
     pub correct: bool,
     /// The return: the sum of the rewards.
     pub reward: f64,
-    /// Why the episode failed. Empty if it ended by itself. It is not part of a transcript.
-    #[serde(skip)]
+    /// Why the episode failed for a reason outside the agent. Empty if it did not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub failure: String,
     /// The env steps, oldest first.
     pub steps: Vec<EnvStepRecord>,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use axum::http::{Request, StatusCode, Uri, header::HOST};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Limited};
@@ -12,6 +12,29 @@ use tokio::{net::TcpStream, time::timeout};
 
 /// A status is some 100 kB. Something else at the address may send anything.
 const MAX_BYTES: usize = 32 << 20;
+
+/// Reads the address of an admin port: HOST:PORT, with or without `http://`.
+pub(crate) fn parse_address(text: &str) -> Result<Uri> {
+    // It is printed later.
+    ensure!(
+        !text.contains('@'),
+        "an admin port asks for no password; give HOST:PORT"
+    );
+    let address = match text.split_once("://") {
+        None => text,
+        Some(("http", address)) => address,
+        Some(("https", _)) => bail!(
+            "{text}: an admin port speaks http only; give HOST:PORT, or open the page through a \
+             tunnel or a proxy"
+        ),
+        Some(_) => bail!("{text} is not the address of an admin port; give HOST:PORT"),
+    };
+    let uri: Result<Uri, _> = format!("http://{address}").parse();
+    let is_whole = |uri: &Uri| uri.port_u16().is_some() && uri.host() != Some("");
+    uri.ok()
+        .filter(is_whole)
+        .with_context(|| format!("{text} is not an address with a port; give HOST:PORT"))
+}
 
 /// Gets the page at `path` below an address, such as `/readyz`.
 ///

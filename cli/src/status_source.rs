@@ -53,23 +53,17 @@ pub(crate) enum Fetched {
 impl StatusSource {
     /// Parses what a person typed.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        if text.starts_with("https://") {
-            bail!(
-                "{text}: an admin port speaks http only; give http://HOST:PORT, or open the page \
-                 through a tunnel or a proxy"
-            );
-        }
-        if text.starts_with("http://") {
-            let uri: Uri = text.parse().with_context(|| {
-                format!("{text} is not an address; give it as http://HOST:PORT")
-            })?;
-            return Ok(Self::Learner(uri));
+        if text.contains("://") {
+            return Ok(Self::Learner(admin_client::parse_address(text)?));
         }
         let path = Path::new(text);
         if !path.is_dir() {
+            if let Ok(address) = admin_client::parse_address(text) {
+                return Ok(Self::Learner(address));
+            }
             bail!(
                 "{text} is neither a folder nor an address; give the folder of a run, or the admin \
-                 port of its learner as http://HOST:PORT"
+                 port of its learner as HOST:PORT"
             );
         }
         Ok(Self::Folder(Box::new(WatchedFolder {
@@ -233,7 +227,6 @@ pub(crate) fn live_episode(
     LiveEpisode {
         group_index,
         actor_id,
-        failure: trajectory.failure.clone(),
         episode: episodes.swap_remove(0),
     }
 }
@@ -245,15 +238,18 @@ mod tests {
     #[test]
     fn addresses_and_folders_are_told_apart() {
         let parse = StatusSource::parse;
-        assert!(matches!(
-            parse("http://127.0.0.1:9000").unwrap(),
-            StatusSource::Learner(_)
-        ));
+        for address in ["http://127.0.0.1:9000", "localhost:9000"] {
+            assert!(matches!(parse(address).unwrap(), StatusSource::Learner(_)));
+        }
         assert!(matches!(parse(".").unwrap(), StatusSource::Folder(_)));
         for (text, remedy) in [
             ("https://host:1", "speaks http only"),
-            ("host:9000", "http://HOST:PORT"),
-            ("http://", "http://HOST:PORT"),
+            ("host:port", "HOST:PORT"),
+            ("http://", "HOST:PORT"),
+            ("http://host", "with a port"),
+            (":9000", "neither a folder nor an address"),
+            ("http://me:secret@host:9000", "no password"),
+            ("s3://runs/one", "not the address of an admin port"),
             ("runs/none", "neither a folder nor an address"),
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());

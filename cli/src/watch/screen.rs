@@ -194,7 +194,7 @@ fn draw_episode(frame: &mut Frame<'_>, area: Rect, live: &LiveEpisode) {
         true => &episode.question_id,
         false => &episode.question,
     };
-    let verdict = match (live.failure.is_empty(), episode.correct) {
+    let verdict = match (episode.failure.is_empty(), episode.correct) {
         (false, _) => Span::from("failed ").red(),
         (true, true) => Span::from("right ").green(),
         (true, false) => Span::from("wrong ").red(),

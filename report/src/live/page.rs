@@ -310,13 +310,7 @@ fn card(live: &LiveEpisode) -> Markup {
     html! {
         details.card #{ "episode-" (live.group_index) } {
             summary {
-                @if !live.failure.is_empty() {
-                    span.wrong { "failed" }
-                } @else if episode.correct {
-                    span.right { "✓ right" }
-                } @else {
-                    span.wrong { "✗ wrong" }
-                }
+                (transcripts::verdict(episode))
                 q { (transcripts::clip(text)) }
                 small {
                     (episode.database) " · return " (number::signed(episode.reward, 2))
@@ -324,10 +318,7 @@ fn card(live: &LiveEpisode) -> Markup {
                 }
             }
             div.columns {
-                div.episode {
-                    @if !live.failure.is_empty() { p.note { (transcripts::clip(&live.failure)) } }
-                    ol { @for step in &episode.steps { (transcripts::env_step(step)) } }
-                }
+                div.episode { (transcripts::env_steps(episode)) }
             }
         }
     }

@@ -144,9 +144,6 @@ pub struct LiveEpisode {
     pub group_index: u64,
     /// The actor that played it.
     pub actor_id: String,
-    /// Why it failed for a reason outside the agent; empty if it did not.
-    #[serde(default)]
-    pub failure: String,
     /// The question and what the policy did.
     #[serde(flatten)]
     pub episode: EpisodeRecord,

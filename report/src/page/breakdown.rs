@@ -121,8 +121,9 @@ fn results(transcripts: &[Transcript]) -> Option<Markup> {
             total: format!("n={total}"),
         }
     };
-    let caption = "From the recorded transcripts. A wrong episode counts once: malformed call, \
-        else budget spent, no query, SQL error in the last query, else wrong SQL or answer.";
+    let caption = "From the recorded transcripts. A wrong episode counts once: failed for a \
+        reason outside the policy, else malformed call, else budget spent, no query, SQL error in \
+        the last query, else wrong SQL or answer.";
     let names = EpisodeResult::ALL.map(EpisodeResult::name);
     by_policy(
         "How episodes end",

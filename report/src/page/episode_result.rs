@@ -17,16 +17,19 @@ pub(super) enum EpisodeResult {
     Malformed,
     /// The step budget ended before an answer.
     BudgetSpent,
+    /// It failed for a reason outside the agent.
+    Failed,
 }
 
 impl EpisodeResult {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Correct,
         Self::WrongSql,
         Self::SqlError,
         Self::NoQuery,
         Self::Malformed,
         Self::BudgetSpent,
+        Self::Failed,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -37,6 +40,7 @@ impl EpisodeResult {
             Self::NoQuery => "no query",
             Self::Malformed => "malformed call",
             Self::BudgetSpent => "budget spent",
+            Self::Failed => "failed",
         }
     }
 
@@ -45,6 +49,7 @@ impl EpisodeResult {
         let has_answer = episode.steps.iter().any(|s| s.action_type == "ANSWER");
         let is_malformed = episode.steps.iter().any(|s| s.malformed);
         match last_query {
+            _ if !episode.failure.is_empty() => Self::Failed,
             _ if episode.correct => Self::Correct,
             _ if is_malformed => Self::Malformed,
             _ if !has_answer => Self::BudgetSpent,
@@ -127,6 +132,9 @@ mod tests {
                 EpisodeResult::Correct
             );
         }
+        let mut failed = transcript(PolicyName::Grpo, "q", false, Vec::new());
+        failed.episode.failure = "env-node is away".to_owned();
+        assert_eq!(EpisodeResult::of(&failed.episode), EpisodeResult::Failed);
     }
 
     #[test]

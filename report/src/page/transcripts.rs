@@ -145,30 +145,43 @@ fn card(comparison: &QuestionComparison<'_>, change: &str, is_open: bool) -> Mar
 
 fn column(transcript: &Transcript) -> Markup {
     let Transcript {
-        policy,
-        episode:
-            EpisodeRecord {
-                correct,
-                reward,
-                steps,
-                ..
-            },
-        ..
+        policy, episode, ..
     } = transcript;
     html! {
         div.episode.(policy_class(*policy)) {
             h4 {
                 span.swatch {}
                 (policy)
-                @if *correct { span.right { "✓ right" } } @else { span.wrong { "✗ wrong" } }
-                span.reward { (number::signed(*reward, 2)) }
+                (verdict(episode))
+                span.reward { (number::signed(episode.reward, 2)) }
             }
-            ol { @for step in steps { (env_step(step)) } }
+            (env_steps(episode))
         }
     }
 }
 
-pub(crate) fn env_step(step: &EnvStepRecord) -> Markup {
+/// Tells whether the answer was right, or that the episode failed.
+pub(crate) fn verdict(episode: &EpisodeRecord) -> Markup {
+    html! {
+        @if !episode.failure.is_empty() {
+            span.wrong { "failed" }
+        } @else if episode.correct {
+            span.right { "✓ right" }
+        } @else {
+            span.wrong { "✗ wrong" }
+        }
+    }
+}
+
+/// Shows the env steps, after the reason of a failure.
+pub(crate) fn env_steps(episode: &EpisodeRecord) -> Markup {
+    html! {
+        @if !episode.failure.is_empty() { p.note { (clip(&episode.failure)) } }
+        ol { @for step in &episode.steps { (env_step(step)) } }
+    }
+}
+
+fn env_step(step: &EnvStepRecord) -> Markup {
     let parts = step.components;
     let title = format!(
         "operational {}, progress {}, terminal {}, clip {}",
@@ -197,11 +210,18 @@ pub(crate) fn env_step(step: &EnvStepRecord) -> Markup {
 }
 
 pub(crate) fn clip(text: &str) -> String {
-    let mut kept: String = text.lines().take(MAX_LINES).collect::<Vec<_>>().join("\n");
+    let mut lines = text.trim_end().lines();
+    let mut kept: String = lines
+        .by_ref()
+        .take(MAX_LINES)
+        .collect::<Vec<_>>()
+        .join("\n");
+    let mut is_cut = lines.next().is_some();
     if let Some((end, _)) = kept.char_indices().nth(MAX_CHARACTERS) {
         kept.truncate(end);
+        is_cut = true;
     }
-    if kept.len() < text.trim_end().len() {
+    if is_cut {
         kept += " …";
     }
     kept

@@ -49,7 +49,6 @@ fn status(step: u64) -> LiveStatus {
     status.episodes = vec![LiveEpisode {
         group_index: step,
         actor_id: HOSTILE.to_owned(),
-        failure: HOSTILE.to_owned(),
         episode: EpisodeRecord {
             question_id: "q".to_owned(),
             question: HOSTILE.to_owned(),
@@ -57,7 +56,7 @@ fn status(step: u64) -> LiveStatus {
             difficulty: String::new(),
             correct: false,
             reward: -0.25,
-            failure: String::new(),
+            failure: HOSTILE.to_owned(),
             steps: Vec::new(),
         },
     }];

@@ -108,7 +108,6 @@ fn episode() -> LiveEpisode {
     LiveEpisode {
         group_index: 479,
         actor_id: "actor-0".to_owned(),
-        failure: String::new(),
         episode: EpisodeRecord {
             question_id: "q".to_owned(),
             question: "How many customers bought tea?".to_owned(),

@@ -1,5 +1,7 @@
 //! Rules about what a policy learns.
 
+use std::iter;
+
 use super::recent::{MIN_STEPS, mean, newest, percent, recent, recent_mean};
 use crate::{
     live::{
@@ -228,10 +230,9 @@ pub(super) fn episodes_failed(status: &LiveStatus) -> Option<Diagnosed> {
     if failed < FAILED * episodes {
         return None;
     }
-    let reason = status.episodes.iter().find(|it| !it.failure.is_empty());
-    let reason = reason.map_or_else(String::new, |it| {
-        format!(" The last reason: {}", it.failure)
-    });
+    let mut reason = status.episodes.iter().map(|it| &it.episode.failure);
+    let reason = reason.find(|it| !it.is_empty());
+    let reason = reason.map_or_else(String::new, |it| format!(" The last reason: {it}"));
     Some(Diagnosed {
         severity: Severity::Problem,
         seen: format!(
@@ -295,21 +296,21 @@ pub(super) fn reward_flat(status: &LiveStatus) -> Option<Diagnosed> {
     if rewards.len() < TREND_STEPS {
         return None;
     }
-    let quarter = rewards.len() / 4;
-    let values = |part: &[(f64, f64)]| part.iter().map(|it| it.1).collect::<Vec<f64>>();
-    let first = values(&rewards[..quarter]);
-    let last = values(&rewards[rewards.len() - quarter..]);
-    let error = ((variance(&first) + variance(&last)) / quarter as f64).sqrt();
+    let (begin, end) = (rewards[0].0, rewards[rewards.len() - 1].0);
+    let quarter = (end - begin) / 4.0;
+    let first = WeightedMean::of(&rewards, |step| step < begin + quarter);
+    let last = WeightedMean::of(&rewards, |step| step > end - quarter);
+    let error = (first.squared_error + last.squared_error).sqrt();
     let is_solved = recent(status, "rewards/correct/mean").is_some_and(|it| mean(&it) > SOLVED);
-    if mean(&last) - mean(&first) > TREND_ERRORS * error || is_solved {
+    if last.mean - first.mean > TREND_ERRORS * error || is_solved {
         return None;
     }
     Some(Diagnosed {
         severity: Severity::Hint,
         seen: format!(
             "The mean reward was {} in the first quarter of the steps and is {} in the last.",
-            number::value(mean(&first)),
-            number::value(mean(&last))
+            number::value(first.mean),
+            number::value(last.mean)
         ),
         meaning: "The difference is within the noise of the steps: the policy does not improve on \
                   its training questions.",
@@ -319,8 +320,62 @@ pub(super) fn reward_flat(status: &LiveStatus) -> Option<Diagnosed> {
     })
 }
 
-fn variance(values: &[f64]) -> f64 {
-    let centre = mean(values);
-    let squares = values.iter().map(|value| (value - centre).powi(2));
-    squares.sum::<f64>() / values.len() as f64
+/// The mean of a part of a curve. Of a long run the earlier values are means of several steps, so
+/// each counts as often as it has steps. The curve has at least two values.
+struct WeightedMean {
+    mean: f64,
+    squared_error: f64,
+}
+
+impl WeightedMean {
+    /// Returns the mean of the values whose step is in the part. `values` have the step and the
+    /// value.
+    fn of(values: &[(f64, f64)], is_in: impl Fn(f64) -> bool) -> Self {
+        // The first value counts as much as the second.
+        let before = values[0].0 - (values[1].0 - values[0].0);
+        let steps_before = iter::once(before).chain(values.iter().map(|it| it.0));
+        let part: Vec<(f64, f64)> = values
+            .iter()
+            .zip(steps_before)
+            .filter(|((step, _), _)| is_in(*step))
+            .map(|((step, value), before)| ((step - before).max(1.0), *value))
+            .collect();
+        let weights: f64 = part.iter().map(|it| it.0).sum();
+        let mean = part.iter().map(|it| it.0 * it.1).sum::<f64>() / weights;
+        let squares = part.iter().map(|it| it.0 * (it.1 - mean).powi(2));
+        Self {
+            mean,
+            squared_error: squares.sum::<f64>() / part.len() as f64 / weights,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::status::{
+        shorten_steps,
+        tests::{status, step},
+    };
+
+    #[test]
+    fn quarters_are_those_of_the_steps_of_a_long_run() {
+        // It learns in the last quarter alone, of which only the last steps are whole.
+        let steps = (1..=1_000).map(|number| {
+            let noise = if number % 2 == 0 { 0.02 } else { -0.02 };
+            let reward = if number > 750 { 0.7 } else { 0.5 };
+            step(number, &[("reward", reward + noise)])
+        });
+        let steps: Vec<_> = steps.collect();
+        assert!(shorten_steps(steps.clone()).len() < 400);
+        for steps in [steps.clone(), shorten_steps(steps)] {
+            let rewards: Vec<(f64, f64)> = steps
+                .iter()
+                .map(|it| (it.step as f64, it.metrics["reward"]))
+                .collect();
+            let middle = WeightedMean::of(&rewards, |step| step > 500.0);
+            assert!((middle.mean - 0.6).abs() < 0.01, "{}", middle.mean);
+            assert!(reward_flat(&status(steps)).is_none());
+        }
+    }
 }
