@@ -11,13 +11,15 @@ mod runs;
 mod settings;
 mod training;
 
+use std::{env, ffi::OsString, path::PathBuf};
+
 use bench::gpu_check::GpuCheckArgs;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub(crate) use self::{
     credentials::{EnvCredentials, LearnerCredentials},
     data::DataCommand,
-    playing::{EvalArgs, PlayArgs, PlayPolicy, PolicyChoice},
+    playing::{EvalArgs, PlayArgs, PlayPolicy, PolicyChoice, shots},
     roles::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
     runs::{
         DoctorArgs, FetchArgs, HealthArgs, ImportGgufArgs, ReportArgs, TrajectoriesArgs, WatchArgs,
@@ -29,8 +31,28 @@ pub(crate) use crate::{bench_command::BenchCommand, compare::CompareArgs};
 
 /// Where the project's own data is built when no `--data` is given.
 pub(crate) const OWN_DATA_DIR: &str = "data/build";
+/// The variable that names a folder of data, as the images for the CPU set it.
+pub(crate) const DATA_VARIABLE: &str = "SQLENV_DATA";
 /// Folder that holds the runs, unless --runs-dir names another.
 pub(crate) const DEFAULT_RUNS_DIR: &str = "runs";
+
+/// Reads a number of things of which there must be one.
+pub(crate) fn at_least_one(text: &str) -> Result<usize, &'static str> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("give a whole number of 1 or more"),
+        Ok(number) => Ok(number),
+    }
+}
+
+/// Returns the folder that [`DATA_VARIABLE`] names, if it is not empty.
+pub(crate) fn named_data() -> Option<OsString> {
+    env::var_os(DATA_VARIABLE).filter(|dir| !dir.is_empty())
+}
+
+/// Returns the folder of data for commands that read no settings.
+pub(crate) fn data_dir() -> PathBuf {
+    named_data().map_or_else(|| OWN_DATA_DIR.into(), PathBuf::from)
+}
 
 /// Train small language models to explore SQL databases by reinforcement learning.
 #[derive(Debug, Parser)]

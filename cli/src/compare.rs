@@ -11,7 +11,7 @@ use std::{
 
 use actor::{EpisodeRecord, EvaluationMetrics, Policy};
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::Parser;
+use clap::{Parser, value_parser};
 use policy::random::derive_seed;
 use proto::v1::Question;
 use report::{ComparisonRow, DecodingMode, PolicyComparison};
@@ -22,17 +22,14 @@ use self::{
     shared_settings::SharedSettings,
 };
 use crate::{
-    args::{ConfigArgs, EnvCredentials},
-    config::RunConfig,
+    args::{ConfigArgs, EnvCredentials, at_least_one, shots},
+    config::{RunConfig, WrongSettings},
     evaluation::{EvaluationQuestions, Evaluator, success_text, table_questions},
     out_file,
     progress::Progress,
     setup::Setup,
     stdout,
 };
-
-/// Samples of a question that a comparison may take.
-const MOST_SAMPLES: u32 = 256;
 
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct CompareArgs {
@@ -53,15 +50,15 @@ pub(crate) struct CompareArgs {
     )]
     pub(crate) splits: Vec<String>,
     /// Numbers of solved examples before each question, separated by commas: 0, 1 or 3. Scripted
-    /// policies have none.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
-    pub(crate) shots: Vec<u32>,
+    /// policies have none. Default: those of the settings.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = shots)]
+    pub(crate) shots: Option<Vec<u32>>,
     /// Largest number of questions of a split; their ids decide, so they are always the same.
     /// Default: those of the first run's report, or all if no run is compared.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) questions: Option<usize>,
     /// Samples of each question besides greedy decoding, for pass@k.
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = value_parser!(u32).range(..=256))]
     pub(crate) samples: u32,
     /// Temperature of the samples.
     #[arg(long, value_name = "T", default_value_t = 1.0)]
@@ -84,9 +81,10 @@ pub(crate) struct CompareArgs {
 
 /// Compares and prints the table.
 pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<()> {
-    check(args)?;
+    check(args).map_err(WrongSettings)?;
     let kinds = Kind::parse_all(args)?;
-    let shared = settings(args, &kinds)?;
+    let mut shared = SharedSettings::read(args, &kinds)?;
+    set_temperature(&mut shared.config, args.temperature).map_err(WrongSettings)?;
     let config = &shared.config;
     out_file::check_two([
         ("--json", args.json.as_deref()),
@@ -143,40 +141,20 @@ fn check(args: &CompareArgs) -> Result<()> {
         "--model is for other commands; name the models before the options: `sqlenv compare base \
          FOLDER`"
     );
-    ensure!(
-        args.samples <= MOST_SAMPLES,
-        "--samples is {}; give {MOST_SAMPLES} at most",
-        args.samples
-    );
-    ensure!(
-        args.questions != Some(0),
-        "--questions is 0; give 1 or more, or leave it out"
-    );
-    for shots in &args.shots {
-        ensure!(
-            [0, 1, 3].contains(shots),
-            "--shots has {shots}; give 0, 1 or 3, separated by commas"
-        );
-    }
     refuse_repetition("POLICY", &args.policies)?;
     refuse_repetition("--split", &args.splits)?;
-    refuse_repetition("--shots", &args.shots)
+    refuse_repetition("--shots", args.shots.as_deref().unwrap_or_default())
 }
 
-fn settings(args: &CompareArgs, kinds: &[Kind]) -> Result<SharedSettings> {
-    let mut shared = SharedSettings::read(args, kinds)?;
-    let temperature = args.temperature;
+fn set_temperature(config: &mut RunConfig, temperature: f32) -> Result<()> {
     ensure!(
         temperature > 0.0 && temperature.is_finite(),
         "--temperature is {temperature}; greedy decoding is always in the table, and samples need \
          a temperature above 0"
     );
-    let sampling = &mut shared.config.learner.rollout.sampling;
+    let sampling = &mut config.learner.rollout.sampling;
     sampling.temperature = temperature;
-    sampling
-        .validate()
-        .context("--temperature cannot be used")?;
-    Ok(shared)
+    sampling.validate().context("--temperature cannot be used")
 }
 
 /// Returns the policies with their settings.
@@ -251,7 +229,7 @@ impl Round<'_> {
         comparison: &mut PolicyComparison,
     ) -> Result<()> {
         let mut open = policy.open(self)?;
-        for shots in policy.shots(&self.args.shots) {
+        for shots in policy.shots(self.args.shots.as_deref()) {
             open.config.learner.rollout.shots = shots;
             for (split, questions) in chosen {
                 let (row, samples) = self.row(&open, split, questions).await?;

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::{
     args::DoctorArgs,
+    config::WrongSettings,
     out_file,
     status_source::{Fetched, StatusSource, recorded_status},
     stdout,
@@ -24,7 +25,11 @@ pub(crate) async fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         stdout::print(diagnosis.text())?;
         return Ok(ExitCode::SUCCESS);
     };
-    let status = match StatusSource::parse(run)?.fetch().await? {
+    let status = match StatusSource::parse(run)
+        .map_err(WrongSettings)?
+        .fetch()
+        .await?
+    {
         Fetched::Status(status) => status,
         Fetched::Away(reason) => bail!("{run}: {reason}"),
     };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use actor::{EpisodeRecord, Policy};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use policy::Model;
 use report::{CorrectCount, DecodingMode, Evaluation, PolicyName, SETTINGS, SuccessRate};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,11 @@ use crate::{
 
 /// Evaluates and prints the result.
 pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
-    check(args)?;
+    // What would be found only after the work.
+    out_file::check_two([
+        ("--json", args.json.as_deref()),
+        ("--transcripts", args.transcripts.as_deref()),
+    ])?;
     let config = settings(args, progress)?;
     let model = model(args.policy, &config)?;
     let mut setup = Setup::open(&config, progress)?;
@@ -72,18 +76,6 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     }
     stdout::print(summary(&evaluation))?;
     check_failures(&evaluation, &episodes)
-}
-
-/// Checks what would be found only after the work.
-fn check(args: &EvalArgs) -> Result<()> {
-    ensure!(
-        args.questions != Some(0),
-        "--questions is 0; give 1 or more, or leave it out"
-    );
-    out_file::check_two([
-        ("--json", args.json.as_deref()),
-        ("--transcripts", args.transcripts.as_deref()),
-    ])
 }
 
 /// Opens the model to evaluate. Scripted policies use only its chat template.
@@ -135,7 +127,7 @@ fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
     config
         .validate()
         .map_err(WrongSettings)
-        .context("--temperature or --shots cannot be used")?;
+        .context("--temperature cannot be used")?;
     Ok(config)
 }
 

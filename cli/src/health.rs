@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use axum::http::{StatusCode, Uri};
+use axum::http::StatusCode;
 
-use crate::{admin_client, args::HealthArgs};
+use crate::{admin_client, args::HealthArgs, config::WrongSettings};
 
 /// Kubernetes and Docker by default wait longer than this, so the reason is still reported.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// # Errors
 /// Nothing answers at the address, or the role is not ready.
 pub(crate) async fn health(args: &HealthArgs) -> Result<()> {
-    let address = args.address;
-    let uri: Uri = format!("http://{address}").parse()?;
+    let uri = admin_client::parse_address(&args.address).map_err(WrongSettings)?;
+    let address = uri.authority().map_or("", |it| it.as_str());
     let answer = admin_client::get(&uri, "/readyz", PATIENCE).await;
     if answer.as_ref().is_err_and(is_no_http) {
         bail!("{address} is not the admin port of a role: it does not speak HTTP");
     }
     let (status, _) = answer.with_context(|| {
-        format!("no admin port answers at {address}; give the role --admin {address}")
+        format!("no admin port answers at {address}; start the role with --admin")
     })?;
     match status {
         StatusCode::OK => Ok(()),

@@ -4,7 +4,7 @@ use std::{ops::RangeInclusive, path::PathBuf};
 
 use clap::{Subcommand, builder::RangedU64ValueParser, value_parser};
 
-use super::OWN_DATA_DIR;
+use super::{OWN_DATA_DIR, data_dir};
 use crate::data_command::{DataFolderArgs, DataImportArgs, DraftArgs};
 
 /// Commands on data.
@@ -63,8 +63,8 @@ pub(crate) enum DataCommand {
     Draft(DraftArgs),
     /// Train a tokenizer for a small policy on demonstrations of the train split.
     Tokenizer {
-        /// The data's folder.
-        #[arg(long, value_name = "DIR", default_value = OWN_DATA_DIR)]
+        /// The data's folder; default: that of the variable SQLENV_DATA, or the project's own data.
+        #[arg(long, value_name = "DIR", default_value_os_t = data_dir())]
         data: PathBuf,
         /// The tokenizer.json to write.
         #[arg(long, value_name = "FILE")]

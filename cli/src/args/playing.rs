@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-use super::{ConfigArgs, EnvCredentials};
+use super::{ConfigArgs, EnvCredentials, at_least_one};
 
 /// The policy to evaluate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -32,13 +32,13 @@ pub(crate) struct EvalArgs {
     #[arg(long, default_value = "eval")]
     pub(crate) split: String,
     /// Largest number of questions; their ids decide, so they are always the same.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) questions: Option<usize>,
     /// Sampling temperature; 0: greedy.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) temperature: f32,
     /// Solved examples before each question: 0, 1 or 3; default: as in the settings.
-    #[arg(long)]
+    #[arg(long, value_parser = shots)]
     pub(crate) shots: Option<u32>,
     /// Env-node (http://HOST:PORT), or several separated by commas; default: one in this process.
     #[arg(long, value_name = "ADDRESS")]
@@ -51,6 +51,16 @@ pub(crate) struct EvalArgs {
     /// Write every episode as one JSON line to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) transcripts: Option<PathBuf>,
+}
+
+/// Reads a number of solved examples.
+pub(crate) fn shots(text: &str) -> Result<u32, &'static str> {
+    match text {
+        "0" => Ok(0),
+        "1" => Ok(1),
+        "3" => Ok(3),
+        _ => Err("give 0, 1 or 3"),
+    }
 }
 
 /// The policy that plays.

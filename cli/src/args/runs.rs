@@ -37,14 +37,14 @@ pub(crate) struct ImportGgufArgs {
 
 #[derive(Clone, Debug, Default, Parser)]
 pub(crate) struct WatchArgs {
-    /// Admin port of the learner (http://HOST:PORT), or the folder of a run.
+    /// Admin port of the learner (HOST:PORT), or the folder of a run.
     #[arg(value_name = "ADDRESS|RUN")]
     pub(crate) run: String,
 }
 
 #[derive(Clone, Debug, Default, Parser)]
 pub(crate) struct DoctorArgs {
-    /// Admin port of the learner (http://HOST:PORT), or the folder of a run; default: this machine.
+    /// Admin port of the learner (HOST:PORT), or the folder of a run; default: this machine.
     #[arg(value_name = "ADDRESS|RUN")]
     pub(crate) run: Option<String>,
     /// Also write the findings as JSON to this file.
@@ -54,7 +54,7 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct HealthArgs {
-    /// The role's --admin.
+    /// The role's --admin (HOST:PORT).
     #[arg(default_value = "127.0.0.1:9000")]
-    pub(crate) address: std::net::SocketAddr,
+    pub(crate) address: String,
 }

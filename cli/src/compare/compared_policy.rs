@@ -77,11 +77,13 @@ impl Kind {
 }
 
 impl ComparedPolicy<'_> {
-    /// Returns the numbers of examples with which it plays: scripted policies read none.
-    pub(super) fn shots(&self, wanted: &[u32]) -> Vec<u32> {
-        match self.kind.reported().is_scripted() {
-            true => vec![0],
-            false => wanted.to_vec(),
+    /// Returns the numbers of examples with which it plays: the wanted ones, or that of its
+    /// settings. Scripted policies read none.
+    pub(super) fn shots(&self, wanted: Option<&[u32]>) -> Vec<u32> {
+        match wanted {
+            _ if self.kind.reported().is_scripted() => vec![0],
+            Some(wanted) => wanted.to_vec(),
+            None => vec![self.config.learner.rollout.shots],
         }
     }
 
@@ -162,7 +164,7 @@ fn chat_api(address: &str, key: Option<&String>) -> Result<ChatApi> {
         .filter(|(_, model)| !model.is_empty())
     else {
         bail!(
-            "openai:{address} names no model; write openai:URL,MODEL, for example \
+            "a policy openai:URL names no model; write openai:URL,MODEL, for example \
              openai:http://127.0.0.1:8000/v1,qwen3"
         );
     };

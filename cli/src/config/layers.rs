@@ -4,7 +4,7 @@
 //! Invariant: TRL's names of settings are replaced in every layer before it is merged, so two names
 //! of one setting never meet in one table.
 
-use std::{env, ffi::OsString, fs, path::Path};
+use std::{ffi::OsString, fs, path::Path};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use policy::Model;
@@ -13,7 +13,7 @@ use toml::{Table, Value};
 
 use super::{RunConfig, reference};
 use crate::{
-    args::{ConfigArgs, Preset},
+    args::{ConfigArgs, DATA_VARIABLE, Preset, named_data},
     model_source,
 };
 
@@ -49,9 +49,6 @@ pub(super) const TRL_NAMES: [(&str, &str, &str); 16] = [
     ("checkpoint", "save_steps", "every_steps"),
     ("checkpoint", "save_total_limit", "keep_last"),
 ];
-
-/// The variable that names a folder of data, as the images for the CPU set it.
-const DATA_VARIABLE: &str = "SQLENV_DATA";
 
 /// The setting that a model limits.
 const CONTEXT: &str = "learner.rollout.max_context_tokens";
@@ -103,7 +100,7 @@ fn fit_context(preset: &mut Table, dir: &Path) {
 /// Merges `--set` and the flags into `table`.
 pub(super) fn merged_on(mut table: Table, args: &ConfigArgs) -> Result<Table> {
     merge(&mut table, command_line(args)?);
-    let data = default_data(&table, env::var_os(DATA_VARIABLE))?;
+    let data = default_data(&table, named_data())?;
     merge(&mut table, data);
     Ok(table)
 }
@@ -252,7 +249,7 @@ fn flags(args: &ConfigArgs) -> Result<Table> {
 /// Returns the setting that [`DATA_VARIABLE`] stands for, if `table` names no folder of data.
 pub(super) fn default_data(table: &Table, variable: Option<OsString>) -> Result<Table> {
     let is_given = table.get("data").and_then(|data| data.get("dir")).is_some();
-    let Some(dir) = variable.filter(|dir| !is_given && !dir.is_empty()) else {
+    let Some(dir) = variable.filter(|_| !is_given) else {
         return Ok(Table::new());
     };
     let dir = dir.into_string().map_err(|dir| {

@@ -14,13 +14,13 @@ use clap::Parser;
 use data::{Dataset, LeftOut};
 use env::{EnvSettings, Environment};
 
-use crate::{args::OWN_DATA_DIR, out_file, stdout};
+use crate::{args::data_dir, out_file, stdout};
 
 /// The folder, and what of it is read.
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct DataFolderArgs {
-    /// The data's folder.
-    #[arg(default_value = OWN_DATA_DIR)]
+    /// The data's folder; default: that of the variable SQLENV_DATA, or the project's own data.
+    #[arg(default_value_os_t = data_dir())]
     dir: PathBuf,
     /// Databases to use, by name, separated by commas; `all` for every one.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use data::{DatabaseSource, DraftSettings, DraftSource};
 
-use crate::{progress::Progress, stdout};
+use crate::{args::at_least_one, progress::Progress, stdout};
 
 /// Questions about each database, unless `--count` gives another number.
 const COUNT: usize = 100;
@@ -27,7 +27,7 @@ pub(crate) struct DraftArgs {
     #[arg(long, default_value_t = data::DEFAULT_SEED)]
     seed: u64,
     /// Questions about each database, if it has so many.
-    #[arg(long, default_value_t = COUNT)]
+    #[arg(long, default_value_t = COUNT, value_parser = at_least_one)]
     count: usize,
     /// SPDX name of the databases' licence, for the manifest.
     #[arg(long, value_name = "NAME", default_value = data::NO_LICENCE)]
@@ -36,9 +36,6 @@ pub(crate) struct DraftArgs {
 
 /// Drafts questions and prints what was found and kept.
 pub(crate) fn run(args: DraftArgs, progress: &Progress) -> Result<()> {
-    if args.count == 0 {
-        bail!("--count is 0; ask for at least one question");
-    }
     if args.words.is_some() && args.database.len() > 1 {
         bail!(
             "--words is for one --database; put NAME.words.toml beside each NAME.sqlite, or draft \

@@ -92,8 +92,10 @@ impl PlannedRun {
         let data = given.data.take();
         ensure!(
             given == ConfigArgs::default(),
-            "--resume uses the settings of the run; remove --preset, --config, --set, --seed, \
-             --databases and --model, or start a new run"
+            WrongSettings(anyhow!(
+                "--resume uses the settings of the run; remove --preset, --config, --set, --seed, \
+                 --databases and --model, or start a new run"
+            ))
         );
         let name = match &args.name {
             Some(name) => name.clone(),
@@ -105,7 +107,9 @@ impl PlannedRun {
         check_is_of_train(&path).map_err(WrongSettings)?;
         ensure!(
             data.is_none() || data == config.data.dir,
-            "--resume uses the data of the run; remove --data, or start a new run"
+            WrongSettings(anyhow!(
+                "--resume uses the data of the run; remove --data, or start a new run"
+            ))
         );
         Ok(Self {
             config,

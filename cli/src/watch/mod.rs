@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use self::{lines::Lines, screen::View};
 use crate::{
     args::WatchArgs,
+    config::WrongSettings,
     shutdown::unless_interrupted,
     status_source::{Fetched, StatusSource},
     stdout,
@@ -32,7 +33,7 @@ const KEY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Shows a run until it ends, or until `q` in a terminal.
 pub(crate) async fn watch(args: &WatchArgs, shutdown: CancellationToken) -> Result<()> {
-    let source = StatusSource::parse(&args.run)?;
+    let source = StatusSource::parse(&args.run).map_err(WrongSettings)?;
     if io::stdout().is_terminal() && io::stdin().is_terminal() {
         show(args.run.clone(), source, shutdown).await
     } else {

@@ -114,7 +114,7 @@ fn wrong_folders() {
     );
     check(
         &["eval", "--policy", "random", "--questions", "0"],
-        &["--questions is 0"],
+        &["--questions", "1 or more"],
     );
 }
 
@@ -165,6 +165,11 @@ fn the_variable_of_the_data_yields_to_settings() {
     assert_eq!(dir_with(&[]), "data");
     assert_eq!(dir_with(&["--set", "data.dir=docs"]), "docs");
     assert_eq!(dir_with(&["--data", "proto"]), "proto");
+
+    let mut stats = sqlenv(&["data", "stats"]);
+    let output = stats.env("SQLENV_DATA", "no-such-data").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("no-such-data"), "{text}");
 }
 
 #[test]

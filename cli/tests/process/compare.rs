@@ -69,7 +69,8 @@ fn policies_have_the_same_questions_and_the_results_of_eval() {
     );
 }
 
-/// The report's table has the last questions of the split, and so has the comparison.
+/// The report's table has the last questions of the split and the examples of the run, and so has
+/// the comparison.
 #[test]
 fn the_table_of_a_report_comes_out_of_a_comparison() {
     let dir = tempfile::tempdir().unwrap();
@@ -78,6 +79,7 @@ fn the_table_of_a_report_comes_out_of_a_comparison() {
         "learner.steps=1",
         "learner.groups_per_step=2",
         "learner.checkpoint.every_steps=1",
+        "learner.rollout.shots=1",
         "evaluation.every_steps=0",
         "evaluation.questions=30",
         "evaluation.unseen_questions=20",
@@ -101,7 +103,9 @@ fn the_table_of_a_report_comes_out_of_a_comparison() {
             ("oracle", 0, 3),
         ] {
             let recorded = &table[&format!("\"{policy}\" {step} \"{split}\" \"greedy\"")];
-            let row = &json["rows"][row]["greedy"];
+            let row = &json["rows"][row];
+            assert_eq!(row["shots"], u32::from(["base", "grpo"].contains(&policy)));
+            let row = &row["greedy"];
             assert_eq!(row["correct"], recorded["correct"], "{row}");
             assert_eq!(row["mean_reward"], recorded["mean_reward"]);
         }
@@ -194,36 +198,47 @@ fn a_served_model_plays_by_messages() {
     assert_eq!(last["messages"][3]["content"], "1. 7");
 }
 
+#[track_caller]
+fn is_refused(args: &[&str], expected: i32, named: &str) {
+    let (code, printed, _) = compare(args);
+    assert_eq!(code, Some(expected), "{args:?}: {printed}");
+    assert!(printed.contains(named), "{args:?}: {printed}");
+}
+
 #[test]
 fn what_cannot_be_compared_is_named() {
     let runtime = Runtime::new().unwrap();
     let address = serve(&runtime, &Served::default());
     let elsewhere = format!("openai:http://{address}/v2,small");
-    let table: [(&[&str], &str); 11] = [
+    let table: [(&[&str], &str); 6] = [
         (&["openai:http://127.0.0.1:9/v1"], "names no model"),
         (&["openai:127.0.0.1:9,m"], "give http://HOST:PORT/v1"),
         (
             &["base", "openai:http://127.0.0.1:9/v1,m"],
             "no server can be reached",
         ),
+        (&["no/such-model"], "hf download no/such-model"),
+        (&["docs"], "docs is no policy"),
+        (&[&elsewhere, "--questions", "2"], "answers 404"),
+    ];
+    let wrong_flags: [(&[&str], &str); 6] = [
         (&["base", "random", "base"], "POLICY base is given twice"),
         (
             &["base", "--split", "eval,eval"],
             "--split eval is given twice",
         ),
-        (&["no/such-model"], "hf download no/such-model"),
-        (&["docs"], "docs is no policy"),
-        (&["base", "--shots", "2"], "give 0, 1 or 3"),
-        (&["base", "--questions", "0"], "give 1 or more"),
+        (&["base", "--shots", "0,2"], "give 0, 1 or 3"),
+        (&["base", "--questions", "0"], "1 or more"),
+        (&["base", "--samples", "257"], "..=256"),
         (
             &["base", "--temperature", "0"],
             "greedy decoding is always in the table",
         ),
-        (&[&elsewhere, "--questions", "2"], "answers 404"),
     ];
+    for (args, named) in wrong_flags {
+        is_refused(args, 2, named);
+    }
     for (args, named) in table {
-        let (code, printed, _) = compare(args);
-        assert_eq!(code, Some(1), "{args:?}: {printed}");
-        assert!(printed.contains(named), "{args:?}: {printed}");
+        is_refused(args, 1, named);
     }
 }

@@ -76,7 +76,7 @@ fn wrong_requests_name_the_remedy() {
     };
     assert!(draft(&["--words", words]).contains("expected one of `one`"));
     assert!(draft(&[file, "--words", words]).contains("--words is for one --database"));
-    assert!(draft(&["--count", "0"]).contains("at least one question"));
+    assert!(draft(&["--count", "0"]).contains("1 or more"));
 }
 
 /// The rows take long enough to draft about that a signal comes before the end.

@@ -29,10 +29,18 @@ fn fails_with(address: &str, expected: &str) {
 fn a_node_is_healthy_while_it_serves() {
     let admin = free_address();
     let (node, _) = serve(&["env-node", "--listen", "127.0.0.1:0", "--admin", &admin]);
-    let output = health(&admin);
-    assert!(output.status.success(), "{output:?}");
+    let port = admin.rsplit(':').next().unwrap();
+    for address in [
+        &admin,
+        &format!("http://{admin}"),
+        &format!("localhost:{port}"),
+    ] {
+        let output = health(address);
+        assert!(output.status.success(), "{output:?}");
+    }
+    assert_eq!(health("localhost").status.code(), Some(2));
     drop(node);
-    fails_with(&admin, "give the role --admin");
+    fails_with(&admin, "start the role with --admin");
 }
 
 /// Answers one request with `response`.
