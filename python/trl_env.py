@@ -135,7 +135,7 @@ class SQLEnvTRL:
         """
         self.episode, self.fault, self._calls_after_end = None, None, 0
         settings = self._settings
-        client = _client(settings, os.getpid())
+        client = client_of(settings, os.getpid())
         self.episode = client.env.reset(
             **client.question_of(row, settings.split),
             reward_profile=settings.reward_profile,
@@ -252,7 +252,7 @@ def _separator(row: Mapping[str, Any]) -> str:
 
 
 @dataclass
-class _Client:
+class QuestionClient:
     """A client with its index of questions, shared by all instances with one configuration."""
 
     env: GrpcEnv
@@ -304,7 +304,7 @@ class _Client:
 
 
 @functools.cache
-def _client(settings: Settings, _process_id: int) -> _Client:
+def client_of(settings: Settings, process_id: int) -> QuestionClient:
     """Returns the client of these settings. Each process has its own, because of forks."""
     security = Security(
         settings.ca_file or None,
@@ -313,4 +313,4 @@ def _client(settings: Settings, _process_id: int) -> _Client:
         settings.bearer_token_file or None,
     )
     retry = RetryPolicy(total_seconds=settings.retry_seconds)
-    return _Client(GrpcEnv(settings.addresses, retry=retry, security=security))
+    return QuestionClient(GrpcEnv(settings.addresses, retry=retry, security=security))

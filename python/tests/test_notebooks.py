@@ -51,6 +51,7 @@ def test_train(run_notebook: Callable[..., tuple[str, int]], node_folder: Path) 
     (oracle,) = [line for line in lines_of(printed, "eval ") if " oracle " in line]
     assert " greedy " in oracle and " 100.0 % " in oracle
     assert any(" GRPO " in line or " grpo " in line for line in lines_of(printed, "eval "))
+    assert lines_of(printed, "report: ")
     assert "model.safetensors" in printed
     assert (node_folder / "runs/notebook/report.html").is_file()
 

@@ -1,0 +1,200 @@
+"""Tests that an episode in verl's agent loop has the tokens of this project's own actors.
+
+Opt-in by SQLENV_TEST_VERL=1, since torch is large: needs `verl[verl-core]==0.9.1` and `torch`.
+verl's base class is the real one, and a server takes the place of vLLM's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from real_node import RealNode
+from real_run import STEP_BUDGET, trajectories
+from sqlenv import EnvUnserved, Episode, GrpcEnv
+
+if os.environ.get("SQLENV_TEST_VERL") != "1":
+    pytest.skip(
+        "verl's agent loop is not tested; SQLENV_TEST_VERL=1 does, where verl and torch are "
+        "installed",
+        allow_module_level=True,
+    )
+
+import hydra
+from omegaconf import OmegaConf
+from sqlenv.verl_agent_loop import action_of, dataset_rows
+from transformers import AutoTokenizer
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
+from verl.experimental.agent_loop.tool_parser import FunctionCall
+from verl.workers.rollout.replica import TokenOutput
+
+EMBEDDED = Path(__file__).parents[2] / "policy/embedded"
+RESPONSE_TOKENS = 1_800
+
+
+class ActorsModel:
+    """A server whose model says what an actor has sampled."""
+
+    def __init__(self, episode: dict[str, Any], context: int = 1 << 20) -> None:
+        (self.segment,) = episode["segments"]
+        self.context = context
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
+    ) -> TokenOutput:
+        # The tokens so far must begin the actor's, of which the next sampled ones follow.
+        tokens, mask = self.segment["tokens"], self.segment["mask"]
+        begin = len(prompt_ids)
+        assert prompt_ids == tokens[:begin]
+        assert mask[begin] == 1
+        end = mask.index(0, begin) if 0 in mask[begin:] else len(mask)
+        end = min(end, begin + sampling_params["max_tokens"], self.context)
+        logprobs = self.segment["logprobs"][begin:end]
+        return TokenOutput(token_ids=tokens[begin:end], log_probs=logprobs)
+
+
+def play(server: Any, address: str, question: dict[str, Any], **given: Any) -> AgentLoopOutput:
+    """Plays an episode as verl does, by an entry of a file of agent loops."""
+    rollout = {
+        "prompt_length": 1_024,
+        "response_length": given.pop("response_length", RESPONSE_TOKENS),
+        "multi_turn": {"format": "hermes"},
+    }
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
+    entry = OmegaConf.create(
+        {
+            "name": "sqlenv",
+            "_target_": "sqlenv.verl_agent_loop.SQLEnvAgentLoop",
+            "settings": {"addresses": address, "step_budget": STEP_BUDGET},
+            **given,
+        }
+    )
+
+    async def run() -> AgentLoopOutput:
+        loop = hydra.utils.instantiate(
+            config=entry,
+            trainer_config=DictConfigWrap(config),
+            server_manager=server,
+            tokenizer=AutoTokenizer.from_pretrained(EMBEDDED),
+            processor=None,
+            hf_model_type="qwen3",
+            dataset_cls=None,
+            data_config=DictConfigWrap(config.data),
+            tools=None,
+        )
+        row = {"raw_prompt": [], "extra_info": question, "index": 0, "priority": 3}
+        return await loop.run({"temperature": 1.0}, **row)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def episodes(binary: Path, real_run: Path) -> list[dict[str, Any]]:
+    """The episodes of a short run, each of which fits into one segment."""
+    found = [it for it in trajectories(binary, real_run) if len(it["segments"]) == 1]
+    assert len(found) >= 4
+    return found
+
+
+def test_an_episode_has_the_tokens_and_the_reward_of_an_actor(
+    episodes: list[dict[str, Any]], real_node: Callable[[], RealNode]
+) -> None:
+    address = real_node().address
+    for episode in episodes:
+        question = {"index": 7, "question_id": episode["question_id"]}
+        output = play(ActorsModel(episode), address, question)
+        segment = episode["segments"][0]
+        assert output.prompt_ids + output.response_ids == segment["tokens"]
+        assert [0] * len(output.prompt_ids) + output.response_mask == segment["mask"]
+        sampled = segment["logprobs"][len(output.prompt_ids) :]
+        assert output.response_logprobs == pytest.approx(sampled)
+        assert output.reward_score == pytest.approx(episode["return"])
+        assert output.extra_fields["reward_extra_info"] == {"acc": float(episode["correct"])}
+        turns = sum(message["role"] == "assistant" for message in episode["messages"])
+        assert output.num_turns == 2 * turns
+        correct = play(ActorsModel(episode), address, question, reward="correct")
+        assert correct.reward_score == float(episode["correct"])
+    assert {it["correct"] for it in episodes} == {True, False}
+
+
+def test_an_action_that_is_cut_off_is_not_taken(
+    episodes: list[dict[str, Any]],
+    real_node: Callable[[], RealNode],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    actions: list[str] = []
+    step = Episode.step
+    monkeypatch.setattr(
+        Episode,
+        "step",
+        lambda self, kind, argument: (actions.append(kind), step(self, kind, argument))[1],
+    )
+    episode = next(it for it in episodes if it["correct"])
+    question = {"question_id": episode["question_id"]}
+    address = real_node().address
+    whole = play(ActorsModel(episode), address, question)
+    assert actions[-1] == "ANSWER"
+    taken = len(actions)
+    actions.clear()
+    limit = len(whole.response_ids) - 1
+    cut = play(ActorsModel(episode), address, question, response_length=limit)
+    assert len(actions) == taken - 1
+    assert cut.response_ids == whole.response_ids[:limit]
+    assert len(cut.response_mask) == len(cut.response_logprobs or []) == limit
+    assert cut.extra_fields["reward_extra_info"] == {"acc": 0.0}
+    # The context of the second server is full.
+    prompt = len(whole.prompt_ids)
+    for server in [ActorsModel(episode), ActorsModel(episode, prompt + 3)]:
+        actions.clear()
+        assert len(play(server, address, question, response_length=3).response_ids) == 3
+        assert actions == []
+
+
+def test_a_fault_of_the_environment_leaves_the_loop(
+    episodes: list[dict[str, Any]],
+    real_node: Callable[[], RealNode],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unserved(*_: Any) -> None:
+        raise EnvUnserved("the gold SQL takes too long", grpc.StatusCode.UNAVAILABLE, "WALL_CLOCK")
+
+    monkeypatch.setattr(Episode, "step", unserved)
+    question = {"question_id": episodes[0]["question_id"]}
+    with pytest.raises(EnvUnserved, match="too long"):
+        play(ActorsModel(episodes[0]), real_node().address, question)
+
+
+def test_a_row_selects_its_question(real_node: Callable[[], RealNode]) -> None:
+    address = real_node().address
+    with GrpcEnv(address) as env:
+        rows = dataset_rows(env, "eval")
+        assert len(rows) == len(list(env.list_questions(split="eval")))
+    assert rows[0]["agent_name"] == "sqlenv"
+    with pytest.raises(ValueError, match="selects no question"):
+        play(None, address, {})
+    with pytest.raises(Exception, match="give return or correct"):
+        play(None, address, rows[0]["extra_info"], reward="both")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "action"),
+    [
+        ("query", '{"sql": "SELECT 1"}', ("QUERY", "SELECT 1")),
+        (" Describe", '{"table_name": "t", "more": 1}', ("DESCRIBE", "t")),
+        ("answer", '{"value": [["a", 1], ["b", null]]}', ("ANSWER", "a | 1\nb | ")),
+        ("answer", '"{\\"value\\": 7}"', ("ANSWER", "7")),
+        ("answer", '"7"', ("ANSWER", "7")),
+        ("answer", "{}", ("ANSWER", "")),
+        ("sample", "not JSON", ("SAMPLE", "not JSON")),
+        ("drop", '{"table_name": "t"}', ("QUERY", "the text")),
+    ],
+)
+def test_the_first_call_is_the_action(name: str, arguments: str, action: tuple[str, str]) -> None:
+    calls = [FunctionCall(name=name, arguments=arguments)]
+    assert action_of([*calls, FunctionCall(name="query", arguments="{}")], "the text") == action
+    assert action_of([], "the text") == ("QUERY", "the text")
