@@ -52,9 +52,9 @@ impl ChatApi {
         let request = client.post(&url).build();
         // The address is not repeated: what cannot be read may have a password.
         request.map_err(|fault| {
-            let fault = fault.without_url();
             format!(
-                "the address of the chat API cannot be read ({fault}); give http://HOST:PORT/v1"
+                "the address of the chat API cannot be read ({}); give http://HOST:PORT/v1",
+                root_cause(&fault.without_url())
             )
         })?;
         if key
@@ -226,6 +226,13 @@ mod tests {
         }
         assert!(ChatApi::new("127.0.0.1:9", "m", None).is_err());
         assert!(ChatApi::new("http://a/v1", "m", Some("a\nb".to_owned())).is_err());
+        for (unreadable, why) in [
+            ("http://user:secret@h:99999/v1", "invalid port number"),
+            ("user:secret@h/v1", "give http://HOST:PORT/v1"),
+        ] {
+            let fault = ChatApi::new(unreadable, "m", None).unwrap_err();
+            assert!(fault.contains(why) && !fault.contains("secret"), "{fault}");
+        }
         for secret in ["http://user:secret@a/v1", "http://a/v1?key=secret"] {
             let fault = ChatApi::new(secret, "m", None).unwrap_err();
             assert!(

@@ -2,10 +2,11 @@
 //! version.
 //!
 //! Invariant: a step is made, its snapshot published and its groups dropped, in this order; a
-//! checkpoint holds the state after whole steps only. A stop ends the running step before it is
-//! made and writes a checkpoint; a resumed run makes the step from the journal. Groups that a step
-//! cannot train on are taken back, and the step is made without them. A learner whose run another
-//! one has opened stops before it publishes or writes anything further.
+//! checkpoint holds the state after whole steps only, and is written when their events have been
+//! handled. A stop ends the running step before it is made and writes a checkpoint; a resumed run
+//! makes the step from the journal. Groups that a step cannot train on are taken back, and the step
+//! is made without them. A learner whose run another one has opened stops before it publishes or
+//! writes anything further.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
