@@ -199,7 +199,10 @@ fn shell_scripts_parse() {
     let files = folders.iter().flat_map(|it| fs::read_dir(it).unwrap());
     let mut scripts = 0;
     for path in files.map(|it| it.unwrap().path()) {
-        if !path.extension().is_some_and(|it| it == "sh" || it == "sbatch") {
+        if !path
+            .extension()
+            .is_some_and(|it| it == "sh" || it == "sbatch")
+        {
             continue;
         }
         let output = Command::new("bash").arg("-n").arg(&path).output().unwrap();
