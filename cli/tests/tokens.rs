@@ -155,7 +155,7 @@ fn sampled_tokens_reach_the_gradient_as_they_were_sampled() {
     // at the same positions.
     let groups = StepGroups {
         kept: vec![group],
-        left_out: Vec::new(),
+        ..StepGroups::default()
     };
     let mut trainer = Trainer::new(&config, 1, &model).unwrap();
     let metrics = trainer.step(&groups, 0).unwrap();

@@ -77,6 +77,9 @@ pub struct LearnerConfig {
     /// Seconds after which a claimed group is given to another actor.
     #[default(300)]
     pub lease_seconds: u32,
+    /// Weight of demonstrations: a step is also trained on the oracle's solution of each question
+    /// that an episode answered wrongly, whose tokens have this advantage. 0: none.
+    pub demonstration_weight: f64,
     /// Optimizer updates per batch. With several, the step's metrics of the loss, the gradient, the
     /// entropy and the clipping are those of the last update.
     #[default(1)]
@@ -247,6 +250,7 @@ impl LearnerConfig {
         count("steps", self.steps, MAX_STEPS)?;
         count("groups_per_step", self.groups_per_step, MAX_GROUPS_PER_STEP)?;
         count("num_iterations", self.num_iterations, 1_000)?;
+        range("demonstration_weight", self.demonstration_weight, 0.0, 1e3)?;
         count("lease_seconds", self.lease_seconds.into(), u32::MAX.into())?;
         let kept = self.checkpoint.keep_last as u64;
         count("checkpoint.keep_last", kept, MAX_STEPS)?;

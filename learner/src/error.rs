@@ -90,6 +90,17 @@ pub enum LearnerError {
         /// Why the first of them failed.
         failure: String,
     },
+    /// A question of a step could not be solved. Remedy: that of the failure, then resume.
+    #[error(
+        "the oracle could not demonstrate the question {question_id:?}: {failure}; if the \
+         environment was away, resume the run"
+    )]
+    Demonstration {
+        /// The question.
+        question_id: String,
+        /// Why its episode failed.
+        failure: String,
+    },
     /// A supervised training has nothing to learn. Remedy: episodes with text of the assistant.
     #[error(
         "none of {episodes} episodes has a token to learn; give demonstrations or conversations \

@@ -10,6 +10,7 @@ pub mod checkpoint;
 mod clock;
 pub mod config;
 pub mod curriculum;
+pub mod demonstrations;
 pub mod error;
 mod evaluation_queue;
 pub mod group;

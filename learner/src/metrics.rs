@@ -347,7 +347,8 @@ pub(crate) fn step_made(version: u64, metrics: &Metrics) {
     for metric in &STEP_METRICS {
         gauge!(metric.name).set(value(metric.record).unwrap_or(f64::NAN));
     }
-    let trained = value("groups/kept_tokens").unwrap_or(0.0);
+    let tokens = ["groups/kept_tokens", "demonstrations/tokens"].map(value);
+    let trained: f64 = tokens.into_iter().flatten().sum();
     counter!(TRAINED_TOKENS).increment(trained as u64);
     gauge!(LAST_STEP).set(unix_seconds());
     gauge!(POLICY_VERSION).set(version as f64);

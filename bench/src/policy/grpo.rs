@@ -111,7 +111,7 @@ fn groups(
     let kept = groups.map(|(index, rows)| Ok(Arc::new(group(index, rows, config, vocabulary)?)));
     Ok(StepGroups {
         kept: kept.collect::<Result<_>>()?,
-        left_out: Vec::new(),
+        ..StepGroups::default()
     })
 }
 

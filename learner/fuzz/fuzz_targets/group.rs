@@ -141,7 +141,7 @@ fuzz_target!(|input: Input<'_>| {
         assert_fits(&group.trajectories, &rules);
         let groups = StepGroups {
             kept: vec![Arc::new(group)],
-            left_out: Vec::new(),
+            ..StepGroups::default()
         };
         let mut trainer = Trainer::new(&config, 1, model).expect("a trainer");
         match trainer.step(&groups, input.version.into()) {

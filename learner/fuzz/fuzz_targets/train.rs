@@ -309,6 +309,6 @@ fn groups() -> StepGroups {
     };
     StepGroups {
         kept: vec![group(0), group(11)],
-        left_out: Vec::new(),
+        ..StepGroups::default()
     }
 }

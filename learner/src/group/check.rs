@@ -74,6 +74,34 @@ fn check_completeness(trajectory: &Trajectory) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks a demonstration that another rank sent.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub(crate) fn demonstration(demonstration: &Segment, rules: &GroupRules) -> Result<(), String> {
+    let Segment {
+        tokens,
+        mask,
+        logprobs,
+    } = demonstration;
+    if [mask.len(), logprobs.len()] != [tokens.len(); 2] {
+        return Err(format!(
+            "{} tokens have {} mask bytes and {} log-probabilities",
+            tokens.len(),
+            mask.len(),
+            logprobs.len()
+        ));
+    }
+    if tokens.len() > rules.max_context_tokens {
+        let most = rules.max_context_tokens;
+        return Err(format!(
+            "{} tokens, more than rollout.max_context_tokens ({most})",
+            tokens.len()
+        ));
+    }
+    check_segment(demonstration, rules)
+}
+
 fn check_segment(segment: &Segment, rules: &GroupRules) -> Result<(), String> {
     let Segment {
         tokens,

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use proto::{
     EncodedEvaluation, EncodedGroup, MAX_GROUP_BYTES,
-    v1::{RewardComponents, SubmitEvaluationRequest, SubmitRequest, Trajectory, Turn},
+    v1::{RewardComponents, Segment, SubmitEvaluationRequest, SubmitRequest, Trajectory, Turn},
 };
 
-pub(crate) use self::check::name as check_name;
+pub(crate) use self::check::{demonstration as check_demonstration, name as check_name};
 pub use self::refusal::{RefusalReason, RefusedGroup};
 
 use crate::{
@@ -76,6 +76,8 @@ pub struct StepGroups {
     pub kept: Vec<Arc<Group>>,
     /// Groups that were rolled out but are not trained on, for instance without reward variance.
     pub left_out: Vec<Arc<Group>>,
+    /// Demonstrations that are trained on beside the groups, if the settings want any.
+    pub demonstrations: Vec<Segment>,
 }
 
 /// A checked group.
@@ -218,6 +220,17 @@ impl Group {
     /// Returns whether all its episodes are correct.
     pub(crate) fn is_answered(&self) -> bool {
         self.trajectories.iter().all(|it| it.scored && it.correct)
+    }
+
+    /// Returns whether an episode has a score and is not correct.
+    pub(crate) fn has_wrong_episode(&self) -> bool {
+        self.trajectories.iter().any(|it| it.scored && !it.correct)
+    }
+
+    /// Returns whether some of its episodes have a score, and none of these is correct.
+    pub(crate) fn is_unsolved(&self) -> bool {
+        let mut scored = self.trajectories.iter().filter(|it| it.scored).peekable();
+        scored.peek().is_some() && scored.all(|it| !it.correct)
     }
 
     /// Returns the newest policy version that sampled; none if nothing was sampled.

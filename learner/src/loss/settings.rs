@@ -262,7 +262,7 @@ impl LossSettings {
     }
 
     /// Whether each completion's loss is first averaged over its own tokens.
-    pub(super) fn averages_completions(&self) -> bool {
+    pub(crate) fn averages_completions(&self) -> bool {
         matches!(self.loss_type, LossType::Grpo | LossType::Sapo)
     }
 }

@@ -39,6 +39,8 @@ pub fn of_rollouts(groups: &StepGroups, config: &LearnerConfig, version: u64) ->
         "groups/kept_tokens",
         tokens_of(&groups.kept) as f64,
     );
+    let unsolved = all.iter().filter(|group| group.is_unsolved());
+    put(&mut out, "groups/unsolved", unsolved.count() as f64);
     put(&mut out, "groups/left_out", groups.left_out.len() as f64);
     out
 }
@@ -238,7 +240,7 @@ mod tests {
     fn step(kept: Vec<Arc<Group>>) -> StepGroups {
         StepGroups {
             kept,
-            left_out: Vec::new(),
+            ..StepGroups::default()
         }
     }
 

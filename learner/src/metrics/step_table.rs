@@ -35,7 +35,7 @@ const fn metric(
 }
 
 /// All metrics of learner steps.
-pub const STEP_METRICS: [StepMetric; 56] = [
+pub const STEP_METRICS: [StepMetric; 59] = [
     metric(
         "reward",
         "learner_reward",
@@ -141,10 +141,28 @@ pub const STEP_METRICS: [StepMetric; 56] = [
         "",
     ),
     metric(
+        "groups/unsolved",
+        "learner_step_unsolved_groups",
+        "Groups of the step in which no scored episode is correct.",
+        "",
+    ),
+    metric(
         "groups/kept_tokens",
         "learner_step_kept_tokens",
         "Tokens of the groups that the step trained on, prompts included.",
         "perf/total_num_tokens",
+    ),
+    metric(
+        "demonstrations/count",
+        "learner_step_demonstrations",
+        "Demonstrations that the step trained on (`learner.demonstration_weight`).",
+        "",
+    ),
+    metric(
+        "demonstrations/tokens",
+        "learner_step_demonstration_tokens",
+        "Tokens of these demonstrations, prompts included.",
+        "",
     ),
     metric(
         "episodes/failed",

@@ -42,7 +42,7 @@ use crate::{
     batch::MicroBatch,
     config::LearnerConfig,
     error::{LearnerError, Result},
-    group::{Group, GroupRules, StepGroups},
+    group::{Group, GroupRules, StepGroups, check_demonstration},
     network::Network,
     optimizer::{Gradients, Parameter},
 };
@@ -229,11 +229,16 @@ impl Ranks {
             let step = RankStep {
                 policy_version: version,
                 groups: groups.kept.len() as u32,
+                demonstrations: groups.demonstrations.len() as u32,
             };
             other.send(train_response::Part::Step(step))?;
             for group in &groups.kept {
                 let bytes = group.encoded.bytes().clone();
                 other.send(train_response::Part::Group(bytes))?;
+            }
+            for demonstration in &groups.demonstrations {
+                let demonstration = demonstration.clone();
+                other.send(train_response::Part::Demonstration(demonstration))?;
             }
         }
         Ok(())
@@ -259,9 +264,19 @@ impl Ranks {
             let group = group.map_err(|fault| leader.fault(fault))?;
             kept.push(group.into());
         }
+        let mut demonstrations = Vec::new();
+        for _ in 0..step.demonstrations {
+            let train_response::Part::Demonstration(demonstration) = leader.receive()? else {
+                return Err(leader.unexpected("a demonstration"));
+            };
+            let checked = check_demonstration(&demonstration, rules);
+            checked.map_err(|fault| leader.fault(format!("sent a demonstration: {fault}")))?;
+            demonstrations.push(demonstration);
+        }
         let groups = StepGroups {
             kept,
             left_out: Vec::new(),
+            demonstrations,
         };
         Ok(Some((groups, step.policy_version)))
     }

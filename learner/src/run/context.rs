@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     clock::now,
     config::{LearnerConfig, RolloutConfig},
+    demonstrations::Demonstrate,
     ranks::RankRegistry,
     run::{evaluator::Evaluator, intake::Intake, traces::GroupTraces},
     server::{
@@ -61,6 +62,8 @@ pub(crate) struct RunContext {
     /// Plays the episodes of actors again, and has the identity that they must have; none in one
     /// process.
     pub(crate) verifier: OnceLock<Verifier>,
+    /// Solves questions that were answered wrongly, if the settings want it.
+    pub(crate) demonstrate: OnceLock<Box<Demonstrate>>,
     /// Ends a step before it is made.
     pub(crate) stopping: Arc<AtomicBool>,
     /// Whether an actor has joined since the run was opened.

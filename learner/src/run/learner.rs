@@ -16,6 +16,7 @@ use proto::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    demonstrations::Demonstrate,
     error::{AtPath as _, LearnerError, Result},
     metrics::{Metrics, RunInProgress},
     object_storage::ObjectLog,
@@ -162,6 +163,13 @@ impl Learner {
         }
     }
 
+    /// Trains also on demonstrations by `demonstrate`, as the setting `demonstration_weight` wants.
+    pub fn demonstrate_by(&self, demonstrate: Box<Demonstrate>) {
+        if self.context.demonstrate.set(demonstrate).is_err() {
+            tracing::warn!("the run has demonstrations already, which stay");
+        }
+    }
+
     /// Returns the actors whose groups or calls were refused since the run was opened.
     pub fn refused_actors(&self) -> Vec<RefusedActor> {
         self.context.refusals.lock().actors()
@@ -178,12 +186,19 @@ impl Learner {
     /// settings.
     ///
     /// # Errors
-    /// A step or a checkpoint failed; what was written before is whole.
+    /// The settings want demonstrations, and nobody gives them. Or a step or a checkpoint failed;
+    /// what was written before is whole.
     pub async fn train(
         &self,
         events: mpsc::Sender<TrainEvent>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<u64> {
+        if self.context.config.demonstration_weight > 0.0
+            && self.context.demonstrate.get().is_none()
+        {
+            let problem = "is set, but nothing solves the questions of this run; leave it out";
+            return Err(LearnerError::setting("demonstration_weight", problem));
+        }
         let trainer = self.context.trainer.lock().take();
         let trainer = trainer.ok_or(LearnerError::Thread("trainer"))?;
         for warning in self.context.config.warnings() {

@@ -99,6 +99,7 @@ impl Learner {
                 actors: Mutex::default(),
                 refusals: Mutex::default(),
                 verifier: OnceLock::new(),
+                demonstrate: OnceLock::new(),
                 stopping: trainer.network.stopping(),
                 has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),

@@ -22,7 +22,7 @@ use crate::{
     clock::now,
     error::{LearnerError, Result},
     group::{RefusalReason, RefusedGroup, StepGroups},
-    metrics::{self, Metrics, SAVING, Stopwatch, TRAINING},
+    metrics::{self, Metrics, SAVING, Stopwatch, TRAINING, WAITING},
     ranks::Ranks,
     run::{
         context::{RunContext, RunEnd},
@@ -65,6 +65,11 @@ impl Run {
                     self.context.intake.forget_groups();
                     self.checkpoint()?;
                     return Err(unscored);
+                }
+                // The groups are in the journal: a resumed run makes the step with them.
+                Err(failed @ LearnerError::Demonstration { .. }) => {
+                    self.checkpoint()?;
+                    return Err(failed);
                 }
                 Err(fault) => return Err(fault),
             };
@@ -133,11 +138,12 @@ impl Run {
         let mut wait_seconds = 0.0;
         let (batch, mut metrics) = loop {
             let (context, waiting_since) = (&self.context, now());
-            let Some((batch, groups)) = context.intake.wait_for_batch(|| context.now())? else {
+            let Some((batch, mut groups)) = context.intake.wait_for_batch(|| context.now())? else {
                 return Ok(None);
             };
+            let prepared = self.prepare(&mut groups);
             wait_seconds += (now() - waiting_since).as_secs_f64();
-            match self.train_on(&groups) {
+            match prepared.and_then(|()| self.train_on(&groups)) {
                 Ok(metrics) => break (batch, metrics),
                 Err(LearnerError::Refused(refused)) => self.take_back(&refused),
                 Err(LearnerError::Stopped) => return Ok(None),
@@ -170,6 +176,27 @@ impl Run {
         Ok(Some(version))
     }
 
+    /// Checks the groups of a step, and adds demonstrations of the questions that were answered
+    /// wrongly, if the settings want any.
+    ///
+    /// # Errors
+    /// Those of [`Self::some_scored`] and of [`Demonstrate`](crate::demonstrations::Demonstrate).
+    fn prepare(&self, groups: &mut StepGroups) -> Result<()> {
+        self.some_scored(self.context.intake.version() + 1, groups)?;
+        let wanted = self.context.config.demonstration_weight > 0.0;
+        let questions = groups.wrongly_answered();
+        if let Some(demonstrate) = self.context.demonstrate.get()
+            && wanted
+            && !questions.is_empty()
+        {
+            let mut stopwatch = Stopwatch::start();
+            let shown = demonstrate(&questions)?;
+            groups.demonstrations = shown.into_iter().flatten().collect();
+            stopwatch.lap(&WAITING);
+        }
+        Ok(())
+    }
+
     /// Makes the update of a step.
     ///
     /// # Errors
@@ -178,7 +205,6 @@ impl Run {
     fn train_on(&mut self, groups: &StepGroups) -> Result<Metrics> {
         let mut stopwatch = Stopwatch::start();
         let version = self.context.intake.version();
-        self.some_scored(version + 1, groups)?;
         let _traced = self.context.traces.train(groups, version + 1);
         self.trainer.ranks.hand_out(groups, version)?;
         let made = self.trainer.step(groups, version);

@@ -30,11 +30,22 @@ impl Trainer {
             if stopping.load(Ordering::Relaxed) {
                 return Err(LearnerError::Stopped);
             }
+            let error = match sets(constrainer, sample) {
+                Ok(allowed) => {
+                    sample.allowed = shared(allowed, &mut known);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let Some(number) = number else {
+                // A demonstration that the policy cannot sample teaches it nothing.
+                sample.scored.clear();
+                rows.completions -= 1;
+                continue;
+            };
             let group = &rows.groups[number];
-            match sets(constrainer, sample) {
-                Ok(allowed) => sample.allowed = shared(allowed, &mut known),
-                Err(_) if refused.iter().any(|known| known.index == group.index) => {}
-                Err(error) => refused.push(RefusedGroup {
+            if refused.iter().all(|known| known.index != group.index) {
+                refused.push(RefusedGroup {
                     index: group.index,
                     actor_id: group.actor_id.clone(),
                     reason: RefusalReason::Constraint,
@@ -42,7 +53,7 @@ impl Trainer {
                         "group {}: {error}; run the same version of the program",
                         group.index
                     ),
-                }),
+                });
             }
         }
         match refused.is_empty() {

@@ -3,14 +3,16 @@
 //! Invariant: the result is a function of the groups, in index order, the settings and the
 //! trainer's state. A step either makes all its updates, or refuses groups before the first one and
 //! changes nothing. A row of the loss is a segment: a trajectory has several where older tool
-//! results were dropped from its context, each with the trajectory's advantage. With several ranks,
-//! each cuts the same micro-batches and computes its share of them.
+//! results were dropped from its context, each with the trajectory's advantage. A demonstration is
+//! a row, too. With several ranks, each cuts the same micro-batches and computes its share of them.
 
 mod constrained;
+mod demonstrated;
 mod refused_groups;
 
 use std::sync::Arc;
 
+use self::demonstrated::{SampledTokens, demonstration_loss};
 use policy::{Constrainer, Decoder, DecoderMode, Model, ops::LogprobGradients};
 use proto::v1::Trajectory;
 
@@ -49,14 +51,16 @@ pub struct Trainer {
 struct LossRows<'a> {
     groups: &'a [Arc<Group>],
     samples: Vec<Sample<'a>>,
+    /// Recorded when sampling. In a demonstration, which was not sampled, NaN.
     sampler: Vec<Vec<f64>>,
     advantages: Vec<Vec<f64>>,
     /// Scored tokens of each row's trajectory, which has a row for each of its segments.
     completion_lengths: Vec<usize>,
-    /// Trajectories that have rows: those that [`is_completion`] counts.
+    /// Trajectories that have rows, which are those that [`is_completion`] counts, and
+    /// demonstrations.
     completions: usize,
-    /// The place of each row's group in `groups`.
-    group_of: Vec<usize>,
+    /// The place of each row's group in `groups`; none for a demonstration.
+    group_of: Vec<Option<usize>>,
     /// 1 plus the number of versions by which the weights that sampled a row lag behind.
     versions: Vec<f64>,
 }
@@ -108,8 +112,8 @@ impl Trainer {
     }
 
     /// Trains on one batch with the policy of `version` and returns the step's metrics. Without
-    /// kept groups the weights do not change. Every rank calls it with the same groups; the metrics
-    /// are those of rank 0.
+    /// kept groups and demonstrations the weights do not change. Every rank calls it with the same
+    /// groups; the metrics are those of rank 0.
     ///
     /// # Errors
     /// A pass failed or training diverged, and the weights are those before the step. Or
@@ -119,6 +123,9 @@ impl Trainer {
     pub fn step(&mut self, groups: &StepGroups, version: u64) -> Result<Metrics> {
         self.suspects.clear();
         let mut rows = LossRows::new(&groups.kept, &self.config, version);
+        for demonstration in &groups.demonstrations {
+            rows.push_demonstration(demonstration);
+        }
         self.constrain(&mut rows)?;
         let workers = self.ranks.count().max(min_workers(self.network.device()));
         let budget = self.config.micro_batch_tokens;
@@ -126,6 +133,7 @@ impl Trainer {
         let mut metrics = metrics::of_rollouts(groups, &self.config, version);
         let tokens_seen = self.tokens_seen + metrics::tokens(groups);
         metrics.insert("num_tokens".to_owned(), tokens_seen as f64);
+        metrics.extend(rows.demonstration_metrics());
         if !all.is_empty() {
             let mut share = self.rank_share(all)?;
             self.updates(&rows, &mut share, version, &mut metrics)?;
@@ -269,7 +277,8 @@ impl Trainer {
     }
 }
 
-/// Returns the derivatives of the loss of the share's micro-batch at `index`, and its statistics.
+/// Returns the derivatives of the loss of the share's micro-batch at `index`, and its statistics,
+/// in which demonstrations do not count.
 fn micro_batch_loss(
     config: &LearnerConfig,
     rows: &LossRows<'_>,
@@ -279,33 +288,33 @@ fn micro_batch_loss(
     divisors: LossDivisors,
 ) -> (LogprobGradients, MicroBatchStatistics) {
     let micro = &share.micro_batches[index];
-    let recorded = micro.gather(&rows.sampler);
-    let old = share.old.as_ref().map(|old| old[index].as_slice());
+    let sampled = SampledTokens::of(rows, micro);
+    let logprobs = sampled.pick(&scores.logprobs);
+    let recorded = sampled.pick(&micro.gather(&rows.sampler));
+    let old = share.old.as_ref().map(|old| sampled.pick(&old[index]));
     let reference = share.reference.as_ref();
+    let reference = reference.map(|reference| sampled.pick(&reference[index]));
     let (old, sampler) = match config.ratio_against {
         RatioAgainst::Sampler => (Some(recorded.as_slice()), None),
-        RatioAgainst::Learner => (old, Some(recorded.as_slice())),
+        RatioAgainst::Learner => (old.as_deref(), Some(recorded.as_slice())),
     };
-    let lengths = micro
-        .samples
-        .iter()
-        .map(|&row| rows.completion_lengths[row]);
     let input = LossInput {
-        rows: &micro.scored,
-        completion_lengths: &lengths.collect::<Vec<_>>(),
-        logprobs: &scores.logprobs,
+        rows: &sampled.rows,
+        completion_lengths: &sampled.completion_lengths,
+        logprobs: &logprobs,
         old,
         sampler,
-        reference: reference.map(|reference| reference[index].as_slice()),
-        entropies: &scores.entropies,
-        advantages: &micro.gather(&rows.advantages),
+        reference: reference.as_deref(),
+        entropies: &sampled.pick(&scores.entropies),
+        advantages: &sampled.pick(&micro.gather(&rows.advantages)),
     };
     let output = loss(&input, &config.loss, divisors);
+    let demonstrated = demonstration_loss(config, rows, micro, scores, divisors.policy);
     let statistics = MicroBatchStatistics {
         micro_batch: share.numbers[index] as u64,
-        loss: output.loss,
+        loss: output.loss + demonstrated.loss,
         stats: output.stats,
-        sampling: sampling_stats(&scores.logprobs, &recorded, &micro.scored, &config.loss),
+        sampling: sampling_stats(&logprobs, &recorded, &sampled.rows, &config.loss),
         // Later updates of a step have changed the policy.
         differences: match share.old {
             None => refused_groups::differences(
@@ -318,8 +327,10 @@ fn micro_batch_loss(
         },
     };
     let derivatives = LogprobGradients {
-        logprobs: output.d_logprobs,
-        entropies: output.d_entropies,
+        logprobs: sampled.put(&output.d_logprobs, demonstrated.d_logprobs),
+        entropies: output
+            .d_entropies
+            .map(|it| sampled.put(&it, vec![0.0; scores.entropies.len()])),
     };
     (derivatives, statistics)
 }
@@ -366,7 +377,7 @@ impl<'a> LossRows<'a> {
                 let recorded = scored.iter().map(|&at| f64::from(segment.logprobs[at]));
                 rows.sampler.push(recorded.collect());
                 rows.advantages.push(vec![advantage; scored.len()]);
-                rows.group_of.push(number);
+                rows.group_of.push(Some(number));
                 rows.versions.push(1.0 + lag as f64);
                 rows.samples.push(Sample {
                     tokens: (&segment.tokens).into(),
@@ -389,7 +400,9 @@ impl<'a> LossRows<'a> {
             rows.iter().map(|&row| all[row].clone()).collect()
         }
         let rows = 0..self.samples.len();
-        let rows: Vec<usize> = rows.filter(|&row| self.group_of[row] == number).collect();
+        let rows: Vec<usize> = rows
+            .filter(|&row| self.group_of[row] == Some(number))
+            .collect();
         Self {
             groups: self.groups,
             samples: pick(&self.samples, &rows),

@@ -27,7 +27,12 @@ pub(super) fn differences(
     let mut worst: BTreeMap<usize, LogprobDifference> = BTreeMap::new();
     let mut own = own.iter();
     for &sample in &micro.samples {
-        let (group, versions) = (rows.group_of[sample], rows.versions[sample]);
+        let versions = rows.versions[sample];
+        let Some(group) = rows.group_of[sample] else {
+            // Nobody recorded log-probabilities of a demonstration.
+            own.by_ref().take(rows.sampler[sample].len()).for_each(drop);
+            continue;
+        };
         for (recorded, &own) in rows.sampler[sample].iter().zip(&mut own) {
             let difference = (own - recorded).abs();
             let most = worst.get(&group).map_or(0.0, |it| it.difference);

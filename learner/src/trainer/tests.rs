@@ -6,7 +6,11 @@ use proto::{
 };
 
 use super::*;
-use crate::{batch::micro_batches, loss::LossType, scheduler::GroupSummary};
+use crate::{
+    batch::micro_batches,
+    loss::{LossSettings, LossType, RatioLevel},
+    scheduler::GroupSummary,
+};
 
 fn segment(sampled: usize) -> Segment {
     Segment {
@@ -157,4 +161,109 @@ fn a_difference_is_found_in_the_statistics_of_any_rank() {
     }
     let first = found[0];
     assert_eq!((first.group, first.difference, first.own), (0, 2.0, -3.0));
+}
+
+/// Its gradient is that of supervised training, whatever the loss, in the first update and in later
+/// ones, and it is in no statistic.
+#[test]
+fn a_demonstration_is_imitated_with_its_weight() {
+    let demonstration = segment(4);
+    for (loss_type, ratio_level) in [
+        (LossType::Grpo, RatioLevel::Token),
+        (LossType::Dapo, RatioLevel::Sequence),
+        (LossType::Cispo, RatioLevel::Token),
+        (LossType::Sapo, RatioLevel::Sequence),
+        (LossType::Vespo, RatioLevel::Token),
+    ] {
+        let mut config = LearnerConfig {
+            demonstration_weight: 0.5,
+            ratio_against: RatioAgainst::Learner,
+            ..LearnerConfig::default()
+        };
+        config.loss = LossSettings {
+            loss_type,
+            ratio_level,
+            clip_high: Some(5.0),
+            kl_coef: 0.1,
+            top_entropy_quantile: 0.5,
+            entropy_coef: 0.1,
+            ..config.loss
+        };
+        let mut rows = LossRows::new(&[], &config, 0);
+        rows.push_demonstration(&demonstration);
+        assert_eq!((rows.completions, &rows.completion_lengths), (1, &vec![4]));
+        let micro_batches = micro_batches(&rows.samples, 100, Prefixes::Repeated);
+        let scores = Scores {
+            logprobs: vec![-0.5, -3.0, -9.0, -40.0],
+            entropies: vec![0.5; 4],
+        };
+        let share = RankShare {
+            numbers: vec![0],
+            micro_batches,
+            step_tokens: 4.0,
+            reference: Some(vec![vec![-1.0; 4]]),
+            old: Some(vec![vec![-2.0; 4]]),
+        };
+        let divisors = LossDivisors {
+            policy: config.loss.divisor(1.0, 4.0, 100),
+            entropy_share: 1.0,
+        };
+        let (derivatives, statistics) =
+            micro_batch_loss(&config, &rows, &share, 0, &scores, divisors);
+        assert_eq!(derivatives.logprobs, [-0.5 / 4.0; 4], "{loss_type:?}");
+        assert_eq!(derivatives.entropies, Some(vec![0.0; 4]));
+        assert_eq!(statistics.loss, 0.5 * 52.5 / 4.0);
+        assert_eq!((statistics.stats.tokens, statistics.stats.rows), (0.0, 0.0));
+        assert_eq!(statistics.sampling, SamplingStats::default());
+        assert!(statistics.differences.is_empty());
+    }
+}
+
+/// The loss of a group and its metrics are those without the demonstrations beside it, apart from
+/// the divisor.
+#[test]
+fn demonstrations_leave_what_was_sampled_as_it_is() {
+    let groups = [group()];
+    let demonstration = segment(4);
+    let config = LearnerConfig {
+        group_size: 2,
+        demonstration_weight: 1.0,
+        ..LearnerConfig::default()
+    };
+    let derivatives = |demonstrations: usize| {
+        let mut rows = LossRows::new(&groups, &config, 0);
+        (0..demonstrations).for_each(|_| rows.push_demonstration(&demonstration));
+        let micro_batches = micro_batches(&rows.samples, 100, Prefixes::Repeated);
+        let share = RankShare {
+            numbers: (0..micro_batches.len()).collect(),
+            step_tokens: 8.0,
+            micro_batches,
+            reference: None,
+            old: None,
+        };
+        let divisors = LossDivisors {
+            policy: 8.0,
+            entropy_share: 1.0,
+        };
+        let mut found = vec![Vec::new(); rows.samples.len()];
+        for (index, micro) in share.micro_batches.iter().enumerate() {
+            let scores = Scores {
+                logprobs: vec![-1.0; micro.targets.len()],
+                entropies: vec![0.5; micro.targets.len()],
+            };
+            let part = micro_batch_loss(&config, &rows, &share, index, &scores, divisors);
+            let mut derivatives = part.0.logprobs.into_iter();
+            for (&row, &scored) in micro.samples.iter().zip(&micro.scored) {
+                found[row] = derivatives.by_ref().take(scored).collect();
+            }
+        }
+        found
+    };
+    let (alone, beside) = (derivatives(0), derivatives(2));
+    assert_eq!(beside[..alone.len()], alone);
+    assert_eq!(
+        beside[alone.len()..],
+        [vec![-1.0 / 8.0; 4], vec![-1.0 / 8.0; 4]]
+    );
+    assert!(alone.iter().flatten().any(|it| *it < 0.0));
 }

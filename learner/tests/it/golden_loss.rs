@@ -68,7 +68,7 @@ fn groups(case: &Value) -> StepGroups {
     };
     StepGroups {
         kept: rewards.chunks(group_size_of(case)).map(group).collect(),
-        left_out: Vec::new(),
+        ..StepGroups::default()
     }
 }
 

@@ -154,7 +154,7 @@ fn batches(run: &Value, config: &LearnerConfig, vocab_size: usize) -> Vec<StepGr
         .collect();
     let step = |kept: &[Arc<Group>]| StepGroups {
         kept: kept.to_vec(),
-        left_out: Vec::new(),
+        ..StepGroups::default()
     };
     groups.chunks(GROUPS_PER_STEP).map(step).collect()
 }

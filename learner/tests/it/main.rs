@@ -6,6 +6,7 @@
 mod authority;
 mod common;
 mod config;
+mod demonstrations;
 mod evaluation;
 mod golden_cases;
 mod golden_loss;

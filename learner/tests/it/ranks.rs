@@ -19,7 +19,10 @@ use learner::{
 use policy::{Model, Weights};
 use proto::{
     EncodedGroup, RanksClient, Transport,
-    v1::{GroupClaim, RankHello, SubmitRequest, SubmitVerdict, TrainRequest, train_request::Part},
+    v1::{
+        GroupClaim, RankHello, Segment, SubmitRequest, SubmitVerdict, TrainRequest,
+        train_request::Part,
+    },
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -27,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use crate::common::{actor, group, open, small_config, small_model, unread_events};
+use crate::demonstrations::oracle;
 use crate::hostile::{Client, assert_names};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -39,6 +43,7 @@ fn config() -> LearnerConfig {
         ratio_against: RatioAgainst::Learner,
         ..small_config()
     };
+    config.demonstration_weight = 0.5;
     config.loss.kl_coef = 0.05;
     config.optimizer.max_grad_norm = 0.02;
     config.optimizer.weight_decay = 0.1;
@@ -74,9 +79,17 @@ fn step_groups(config: &LearnerConfig, vocabulary: usize, step: u64) -> StepGrou
         };
         Arc::new(Group::new(EncodedGroup::from(&request), &rules).unwrap())
     };
+    let demonstration = Segment {
+        tokens: (0..20)
+            .map(|at| 300 + (at * 7 + step as u32) % 50)
+            .collect(),
+        mask: (0..20).map(|at| u8::from(at >= 8)).collect(),
+        logprobs: vec![0.0; 20],
+    };
     StepGroups {
         kept: (0..count).map(one).collect(),
-        left_out: vec![],
+        demonstrations: vec![demonstration],
+        ..StepGroups::default()
     }
 }
 
@@ -315,6 +328,7 @@ async fn train(learner: &Learner, count: usize) -> learner::Result<Vec<u8>> {
         .map(|_| tokio::spawn(join(client(learner), options(TIMEOUT))))
         .collect();
     let actor = tokio::spawn(actor(learner.clone(), "a".to_owned()));
+    learner.demonstrate_by(oracle());
     let trained = learner.train(unread_events(), std::future::pending()).await;
     actor.abort();
     // It holds the run open until it has ended.

@@ -61,6 +61,7 @@ impl IntakeState {
         StepGroups {
             kept: pick(&batch.group_indices),
             left_out: pick(&batch.left_out),
+            demonstrations: Vec::new(),
         }
     }
 }

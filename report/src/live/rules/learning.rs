@@ -99,17 +99,18 @@ fn other_questions_or_policy(correct: Option<f64>) -> &'static str {
         }
         _ => {
             "The questions are too hard for this policy: start from a better one (`sqlenv sft`, \
-             --model), or reward partial progress (learner.rewards.shaping = 1, if it is 0). \
+             --model), demonstrate them (learner.demonstration_weight = 3), or reward partial progress (learner.rewards.shaping = 1, if it is 0). \
              Examples (learner.rollout.shots = 3) help pretrained models and those that were \
              trained with examples, and harm the embedded base policy."
         }
     }
 }
 
-/// Returns whether the steps of the run left out all groups.
+/// Returns whether the steps of the run left out all groups, and had no demonstrations.
 fn is_untrained(status: &LiveStatus) -> bool {
     let kept = status.series("groups/kept");
-    !kept.is_empty() && kept.iter().all(|(_, kept)| *kept == 0.0)
+    let is_zero = |metric| status.series(metric).iter().all(|(_, count)| *count == 0.0);
+    !kept.is_empty() && is_zero("groups/kept") && is_zero("demonstrations/count")
 }
 
 pub(super) fn malformed_calls(status: &LiveStatus) -> Option<Diagnosed> {
