@@ -28,7 +28,7 @@ mod unnamed_column;
 pub use chat_api::ChatApi;
 pub use conversations::{EXAMPLE_CALL, demonstration_of};
 pub use corrected::{CorrectedPolicy, corrections};
-pub use demonstrations::{Demonstrations, demonstrate};
+pub use demonstrations::{Demonstrations, demonstrate, demonstrate_correctly};
 pub use demonstrator::{Demonstrator, DemonstratorMix};
 pub use oracle::OraclePolicy;
 pub use random::RandomPolicy;

@@ -92,6 +92,7 @@ pub(crate) struct LearnerRole {
     pub(crate) threads: usize,
     pub(crate) device: DeviceChoice,
     pub(crate) dtype: DTypeChoice,
+    pub(crate) data: DataConfig,
     pub(crate) model: ModelConfig,
     pub(crate) learner: LearnerConfig,
     pub(crate) evaluation: EvaluationConfig,
@@ -134,6 +135,11 @@ pub(crate) fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
         checked(layers::merged(args)?)
     };
     Ok(resolved().map_err(WrongSettings)?)
+}
+
+/// Returns whether the command line gives a setting of a section.
+pub(crate) fn gives(args: &ConfigArgs, section: &str) -> Result<bool> {
+    Ok(layers::command_line(args)?.contains_key(section))
 }
 
 /// Writes settings as the text of a TOML file, which resolves to the same settings again.

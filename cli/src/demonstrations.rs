@@ -1,17 +1,23 @@
-//! Demonstrations of the training questions, for the warm start and for pretraining, and episodes
-//! of a model that the oracle corrects.
+//! Demonstrations of the training questions, for the warm start, for pretraining and for GRPO, and
+//! episodes of a model that the oracle corrects.
 
 use std::sync::Arc;
 
-use actor::{EpisodeSettings, EpisodeSpec, Policy, run_episode};
+use actor::{ActorError, EpisodeSettings, EpisodeSpec, Policy, run_episode};
 use anyhow::{Result, anyhow, ensure};
 use baselines::{
-    CorrectedPolicy, Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, corrections,
-    demonstrate,
+    CorrectedPolicy, Demonstrations, Demonstrator, DemonstratorMix, OraclePolicy, ScriptedPolicy,
+    Solutions, corrections, demonstrate, demonstrate_correctly,
 };
+use learner::{LearnerError, demonstrations::Demonstrate};
 use policy::{Chat, Coordinates, Model, random::derive_seed};
-use proto::v1::{Segment, Trajectory};
+use proto::{
+    may_pass, status_text,
+    v1::{Segment, Trajectory},
+};
 use report::DecodingMode;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     evaluation::{Evaluator, shuffled},
@@ -56,6 +62,57 @@ pub(crate) async fn demonstrations(
         .into_iter()
         .flat_map(|episode| episode.segments)
         .collect())
+}
+
+/// Returns what solves questions for a learner: the oracle, in episodes with these settings. Must
+/// be called on a thread of the runtime.
+pub(crate) fn demonstrate_by_oracle(
+    solutions: Arc<Solutions>,
+    settings: EpisodeSettings,
+    concurrency: usize,
+    shutdown: CancellationToken,
+) -> Box<Demonstrate> {
+    let runtime = Handle::current();
+    let policy = ScriptedPolicy::new(Arc::clone(&settings.chat), OraclePolicy(solutions));
+    Box::new(move |question_ids| {
+        let wanted = Demonstrations {
+            question_ids,
+            seed: 0,
+            concurrency,
+        };
+        let played = demonstrate_patiently(&policy, &settings, &wanted);
+        let played = runtime.block_on(unless_interrupted(&shutdown, played));
+        let shown = played.map_err(|_| LearnerError::Stopped)?;
+        shown.map_err(|(question_id, error)| LearnerError::Demonstration {
+            question_id,
+            failure: error.to_string(),
+        })
+    })
+}
+
+/// How often demonstrations are tried while the env-node is away: for about half an hour, as a
+/// learner waits for it at its start.
+const ATTEMPTS: u32 = 30;
+
+/// Runs the demonstrations, and repeats them while the env-node is away.
+async fn demonstrate_patiently(
+    policy: &dyn Policy,
+    settings: &EpisodeSettings,
+    wanted: &Demonstrations<'_>,
+) -> Result<Vec<Option<Segment>>, (String, ActorError)> {
+    let mut attempts_left = ATTEMPTS;
+    loop {
+        attempts_left -= 1;
+        match demonstrate_correctly(policy, settings, wanted).await {
+            Err((_, ActorError::Call { call, status }))
+                if attempts_left > 0 && may_pass(&status) =>
+            {
+                let reason = status_text(&status);
+                tracing::warn!(call, reason, "a step waits for its demonstrations");
+            }
+            ended => return ended,
+        }
+    }
 }
 
 /// Returns episodes of the model on the first training questions in which the oracle corrects

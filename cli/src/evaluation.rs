@@ -167,6 +167,19 @@ pub(crate) fn episode_settings(
     }
 }
 
+/// Returns the settings of a learner's episodes on an env-node that must serve `identity`.
+pub(crate) fn served_episode_settings(
+    env: &EnvClient,
+    identity: &v1::ActorIdentity,
+    chat: &Arc<Chat>,
+    rollout: &RolloutConfig,
+) -> EpisodeSettings {
+    EpisodeSettings {
+        expected: identity.into(),
+        ..episode_settings(env, chat, rollout, Retry::default())
+    }
+}
+
 /// Returns the policy that samples on `engine` within the constraint of the rollouts.
 pub(crate) fn model_policy(
     engine: &Engine,

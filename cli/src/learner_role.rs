@@ -1,6 +1,7 @@
 //! `sqlenv learner`: trains on the groups that actors submit, lets them play the evaluations, and
 //! leaves the table, the model and the report in the run folder.
 
+mod demonstrations;
 mod ending;
 mod serving;
 
@@ -44,6 +45,7 @@ pub(crate) async fn learner(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let config: LearnerRole = config::resolve(&args.config)?;
+    demonstrations::check_data_is_read(args, &config)?;
     let credentials = ServerCredentials::open(&config.learner.server)?;
     let listener = bind(args.listen).await?;
     let live = LiveRun::default();
@@ -56,23 +58,22 @@ pub(crate) async fn learner(
     let profile = &config.learner.rollout.reward_profile;
     let questions = EnvQuestions::list(&env, args, profile, &shutdown).await?;
     print_what_is_used(&config, progress);
-    let placement = config.placement();
-    let (model, seed) = (config.model.clone(), config.seed);
-    let open = move || setup::base_model(&model, seed, placement);
-    let base = read_unless_interrupted(&shutdown, open).await?;
-    let context_tokens = config.learner.rollout.max_context_tokens as usize;
-    base.config.check_context(context_tokens)?;
-    check_text_files(folder.path(), &base)?;
+    let base = open_base(&config, &folder, &shutdown).await?;
     let info = describe(args, place.folder(), &config, &base, &questions)?;
     check_begun(&folder.read()?, &info, &config)?;
     let chat = base.chat.clone();
+    let served = (&env, &questions.identity);
+    let oracle = demonstrations::of_run(args, &config, &chat, served, progress, &shutdown).await?;
     let evaluations =
         PlayedEvaluations::new(&config, &questions.all, chat.clone(), &folder, progress);
     let random = evaluations.play_random(&env, &questions.identity);
     unless_interrupted(&shutdown, random).await??;
-    let base = placement.place(&base)?;
+    let base = config.placement().place(&base)?;
     let storage = place.storage();
     let learner = open_learner(&config, base, questions.training, storage, progress).await?;
+    if let Some(oracle) = oracle {
+        learner.demonstrate_by(oracle);
+    }
     learner.guard(questions.identity, env.clone());
     learner.plan_evaluations(evaluations.for_learner()?);
     // `Learner::open` has checked that an existing run has these settings.
@@ -186,6 +187,21 @@ fn print_what_is_used(config: &LearnerRole, progress: &Progress) {
     if ranks > 1 {
         progress.print(&format!("waiting for {} other ranks", ranks - 1));
     }
+}
+
+/// Opens the model to start from, and checks that the run in the folder can go on with it.
+async fn open_base(
+    config: &LearnerRole,
+    folder: &RunFolder,
+    shutdown: &CancellationToken,
+) -> Result<Model> {
+    let (model, seed, placement) = (config.model.clone(), config.seed, config.placement());
+    let open = move || setup::base_model(&model, seed, placement);
+    let base = read_unless_interrupted(shutdown, open).await?;
+    let context_tokens = config.learner.rollout.max_context_tokens as usize;
+    base.config.check_context(context_tokens)?;
+    check_text_files(folder.path(), &base)?;
+    Ok(base)
 }
 
 /// Opens the run, or resumes it.

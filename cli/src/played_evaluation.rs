@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use actor::{ActorConfig, EpisodeRecord, EpisodeSettings, evaluation_of};
+use actor::{EpisodeRecord, evaluation_of};
 use anyhow::{Context as _, Result, bail};
 use baselines::{RandomPolicy, ScriptedPolicy};
 use learner::{EvaluationPlan, EvaluationSet};
@@ -21,8 +21,8 @@ use report::{CURVE_SPLIT, DecodingMode, EVAL_SPLIT, Evaluation, PolicyName, RunF
 use crate::{
     config::LearnerRole,
     evaluation::{
-        EvaluatedPolicy, EvaluationQuestions, episode_settings, failure_text, record, sampling,
-        success_text, transcript,
+        EvaluatedPolicy, EvaluationQuestions, failure_text, record, sampling,
+        served_episode_settings, success_text, transcript,
     },
     model_folder::is_best,
     progress::Progress,
@@ -136,11 +136,7 @@ impl<'a> PlayedEvaluations<'a> {
         let config = self.config;
         let chat = Arc::new(self.chat.clone());
         let policy = ScriptedPolicy::new(Arc::clone(&chat), RandomPolicy);
-        let retry = ActorConfig::default().env_retry;
-        let settings = EpisodeSettings {
-            expected: identity.into(),
-            ..episode_settings(env, &chat, &config.learner.rollout, retry)
-        };
+        let settings = served_episode_settings(env, identity, &chat, &config.learner.rollout);
         let evaluated = EvaluatedPolicy {
             policy: PolicyName::Random,
             step: 0,

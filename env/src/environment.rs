@@ -241,8 +241,8 @@ impl Environment {
     }
 }
 
-/// Returns the hash of [`Environment::data_sha256`].
-fn data_sha256(dataset: &Dataset) -> String {
+/// Returns the SHA-256 of a dataset in hexadecimal, as [`Environment::data_sha256`].
+pub fn data_sha256(dataset: &Dataset) -> String {
     let mut hash = Sha256::new();
     for question in &dataset.questions {
         let record = serde_json::to_vec(question);

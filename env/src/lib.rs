@@ -30,7 +30,7 @@ mod verifier;
 mod wall_clock_hits;
 
 pub use catalog::{QuestionPage, scrambled};
-pub use environment::{Environment, ResetResult, StepResult};
+pub use environment::{Environment, ResetResult, StepResult, data_sha256};
 pub use episode::{Action, EpisodeSpec, MAX_EPISODE_ID_CHARS, Observation};
 pub use error::EnvError;
 pub use reward::{RewardComponents, RewardProfile};

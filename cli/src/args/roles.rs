@@ -53,7 +53,8 @@ pub(crate) struct ActorArgs {
 
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct LearnerArgs {
-    /// Settings; --model names the folder to start from.
+    /// Settings; --model names the folder to start from. --data and --databases are read only with
+    /// learner.demonstration_weight, and name the data of --env.
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
     /// Address to serve on.

@@ -106,7 +106,7 @@ pub(super) fn merged_on(mut table: Table, args: &ConfigArgs) -> Result<Table> {
 }
 
 /// Returns what `--set` and the flags give.
-fn command_line(args: &ConfigArgs) -> Result<Table> {
+pub(super) fn command_line(args: &ConfigArgs) -> Result<Table> {
     let mut table = Table::new();
     for assignment in &args.set {
         merge(&mut table, with_names_here(parse_assignment(assignment)?)?);

@@ -8,12 +8,14 @@ use std::{
 use anyhow::{Result, bail};
 use learner::{
     Learner, LearnerConfig, TrainEvent, TrainingQuestion, TrustConfig, checkpoint::CHECKPOINTS,
+    demonstrations::Demonstrate,
 };
 use policy::Model;
 use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName};
 
 use super::Stages;
 use crate::{
+    demonstrations::demonstrate_by_oracle,
     evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator},
     local::LocalRun,
     model_folder::{self, check_text_files, checkpoint_model, is_best, newest_model},
@@ -42,6 +44,9 @@ impl Stages<'_> {
         curve.evaluate(&start, &curve.missing(0)?).await?;
         check_text_files(folder.path(), &start)?;
         let (learner, settings) = self.open_learner(&start)?;
+        if settings.demonstration_weight > 0.0 {
+            learner.demonstrate_by(self.oracle(&start));
+        }
         curve.catch_up(learner.snapshot().policy_version).await?;
         let chat = start.chat.clone();
         live.begin(learner.clone(), &self.info, &settings, chat, &all, folder);
@@ -69,6 +74,17 @@ impl Stages<'_> {
             None => newest_model(folder.path(), config.placement())?.unwrap_or(start),
         };
         Ok((model, step))
+    }
+
+    /// Returns what solves the questions that were answered wrongly.
+    fn oracle(&self, start: &Model) -> Box<Demonstrate> {
+        let evaluator = &self.evaluator;
+        demonstrate_by_oracle(
+            Arc::clone(&evaluator.setup.solutions),
+            evaluator.episode_settings(&Arc::new(start.chat.clone())),
+            evaluator.config.evaluation.concurrency,
+            evaluator.shutdown.clone(),
+        )
     }
 
     /// Opens the run's learner, and returns also its settings.

@@ -58,13 +58,16 @@ impl Stages<'_> {
     }
 }
 
-/// Returns the number of tokens of the groups that GRPO trained on. Groups that it only sampled do
-/// not count.
+/// The metrics that count the tokens that GRPO trained on.
+const TOKENS: [&str; 2] = ["groups/kept_tokens", "demonstrations/tokens"];
+
+/// Returns the number of tokens that GRPO trained on, demonstrations included. Groups that it only
+/// sampled do not count.
 fn grpo_tokens(folder: &RunFolder) -> Result<u64> {
     let steps = folder.read()?.steps;
     let grpo = steps
         .iter()
         .filter(|step| step.stage == TrainingStage::Grpo);
-    let tokens = grpo.filter_map(|step| step.metrics.get("groups/kept_tokens"));
-    Ok(tokens.sum::<f64>() as u64)
+    let tokens = grpo.flat_map(|step| TOKENS.map(|name| step.metrics.get(name)));
+    Ok(tokens.flatten().sum::<f64>() as u64)
 }

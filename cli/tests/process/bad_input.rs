@@ -223,6 +223,42 @@ fn an_env_node_with_other_data_is_named_before_anything_is_played() {
     );
 }
 
+/// A learner needs the solutions of its env-node's questions only to demonstrate them.
+#[test]
+fn a_learner_refuses_data_that_it_does_not_read_or_that_are_not_its_env_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let node = [
+        "env-node",
+        "--listen",
+        "127.0.0.1:0",
+        "--databases",
+        "trial",
+    ];
+    let (_node, env) = serve(&node);
+    let learner = [
+        "learner",
+        "--listen",
+        "127.0.0.1:0",
+        "--env",
+        &env,
+        "--run-dir",
+        run_dir.to_str().unwrap(),
+        "--databases",
+        "warehouse",
+    ];
+    check(
+        &learner,
+        &["--databases", "only with learner.demonstration_weight"],
+    );
+    let weight = ["--set", "learner.demonstration_weight=1"];
+    let learner = [&learner[..], &weight].concat();
+    check(
+        &learner,
+        &[&env, "serves other data", "--data", "--databases"],
+    );
+}
+
 /// This model has 2,048 positions.
 #[test]
 fn contexts_beyond_the_model_are_refused_before_a_run_begins() {

@@ -10,9 +10,10 @@ use crate::{
     success::succeed,
 };
 
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 9] = [
     "learner.curriculum=[{groups=3, difficulties=[\"level-0\", \"level-1\"]}]",
     "learner.steps=2",
+    "learner.demonstration_weight=1",
     "learner.groups_per_step=2",
     "learner.checkpoint.every_steps=1",
     "evaluation.every_steps=1",

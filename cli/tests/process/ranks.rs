@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Groups of a random policy have no reward variance, so the loss needs an entropy term.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 14] = [
     "--preset",
     "smoke",
     "--set",
@@ -24,6 +24,8 @@ const SETTINGS: [&str; 12] = [
     "learner.dynamic_sampling=false",
     "--set",
     "learner.loss.entropy_coef=0.01",
+    "--set",
+    "learner.demonstration_weight=0.5",
     "--set",
     "learner.ranks.count=2",
     "--set",
