@@ -2,7 +2,7 @@
 //!
 //! If no episode of a group is correct, nothing in it can be reinforced, however often its question
 //! comes back. A demonstration adds a correct episode (LUFFY, arXiv:2504.14945, adds one to every
-//! group). The policy did not sample it, so its importance ratio is 1, and its gradient is that of
+//! group). The policy did not sample it, so it has no importance ratio, and its gradient is that of
 //! supervised training, times `demonstration_weight`. The advantages of the group stay as they are.
 
 use std::collections::BTreeSet;
