@@ -6,16 +6,16 @@
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "../../proto/tests/support/memory.rs"]
+mod memory;
 #[allow(dead_code, reason = "each test file uses a part")]
 #[path = "openenv/server.rs"]
 mod server;
 
-use std::fs;
-
 use env_node::OpenEnvConfig;
 use serde_json::{Value, json};
 
-use crate::{common::served::Served, server::Received};
+use crate::{common::served::Served, memory::peak_growth, server::Received};
 
 /// What buffers and the allocator take besides the request.
 const SLACK_BYTES: usize = 8 << 20;
@@ -23,21 +23,9 @@ const SLACK_BYTES: usize = 8 << 20;
 /// it would be 36 times as large.
 const TIMES: usize = 8;
 
-/// Returns a number of this process in bytes.
-fn measured(field: &str) -> usize {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
-    let kib = line.split_whitespace().nth(1).unwrap();
-    kib.parse::<usize>().unwrap() << 10
-}
-
 /// Asserts that the memory grows no more than in proportion to a request while it is answered.
 async fn assert_is_cheap(what: &str, bytes: usize, answer: impl Future<Output = ()>) {
-    // The peak begins again at what is resident now.
-    fs::write("/proc/self/clear_refs", "5").unwrap();
-    let before = measured("VmRSS:");
-    answer.await;
-    let growth = measured("VmHWM:").saturating_sub(before);
+    let growth = peak_growth(answer).await;
     eprintln!("{what}: {bytes} bytes take {growth} bytes");
     assert!(
         growth <= TIMES * bytes + SLACK_BYTES,

@@ -9,17 +9,27 @@
 mod common;
 #[path = "../../proto/tests/support/http2.rs"]
 mod http2;
+#[path = "../../proto/tests/support/memory.rs"]
+mod memory;
+#[allow(dead_code, reason = "each test file uses a part")]
+#[path = "it/served.rs"]
+mod served;
 
-use std::{fs, net::SocketAddr, time::Duration};
+use std::time::Duration;
 
-use learner::{Learner, LearnerConfig, ServerCredentials, serve};
+use learner::LearnerConfig;
 use policy::{DecoderConfig, Model};
 use prost::{
     Message as _,
     encoding::{WireType, encode_key, encode_varint},
 };
-use proto::v1::{Segment, Trajectory, WeightsRequest};
-use tokio::{io::AsyncWriteExt, net::TcpListener, sync::Mutex, task::AbortHandle};
+use proto::v1::{Segment, Trajectory};
+use tokio::{io::AsyncWriteExt, sync::Mutex};
+
+use crate::{
+    memory::{measured, peak_growth},
+    served::Served,
+};
 
 const SUBMIT: &str = "/sqlenv.v1.Learner/Submit";
 const SUBMIT_EVALUATION: &str = "/sqlenv.v1.Learner/SubmitEvaluation";
@@ -28,68 +38,27 @@ const SLACK_BYTES: usize = 8 << 20;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
-/// Returns a number of this process in bytes.
-fn measured(field: &str) -> usize {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
-    let kib = line.split_whitespace().nth(1).unwrap();
-    kib.parse::<usize>().unwrap() << 10
+/// Serves a learner of a model with 16 MB of weights.
+async fn serve() -> Served {
+    let mut config = LearnerConfig {
+        group_size: 16,
+        ..LearnerConfig::default()
+    };
+    config.rollout.step_budget = 15;
+    Served::of(model(), config).await
 }
 
-fn resident() -> usize {
-    measured("VmRSS:")
-}
-
-struct Served {
-    learner: Learner,
-    address: SocketAddr,
-    serving: AbortHandle,
-    _folder: tempfile::TempDir,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
-}
-
-impl Served {
-    /// Serves a learner of a model with 16 MB of weights.
-    async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut config = LearnerConfig {
-            group_size: 16,
-            ..LearnerConfig::default()
-        };
-        config.rollout.step_budget = 15;
-        let (arguments, questions) = (common::ARGUMENTS, common::questions());
-        let learner = Learner::open(config, arguments, model(), questions, folder.path()).unwrap();
-        let credentials = ServerCredentials::open(&Default::default()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let never = std::future::pending();
-        let serving = tokio::spawn(serve(listener, learner.clone(), credentials, never));
-        Self {
-            learner,
-            address,
-            serving: serving.abort_handle(),
-            _folder: folder,
-        }
-    }
-
-    /// Returns how far the memory grows while a request is answered.
-    async fn growth(&self, path: &str, message: Vec<u8>) -> (usize, usize) {
-        let bytes = message.len();
-        let call = http2::grpc_call(path, 1, &message);
-        drop(message);
-        let mut stream = http2::connect(self.address, 65_535).await;
-        // The peak begins again at what is resident now.
-        fs::write("/proc/self/clear_refs", "5").unwrap();
-        let before = resident();
+/// Returns how far the memory grows while a request is answered.
+async fn growth(served: &Served, path: &str, message: Vec<u8>) -> (usize, usize) {
+    let bytes = message.len();
+    let call = http2::grpc_call(path, 1, &message);
+    drop(message);
+    let mut stream = http2::connect(served.address, 65_535).await;
+    let answer = async {
         stream.write_all(&call).await.unwrap();
         http2::frame_of(&mut stream, http2::HEADERS).await;
-        (bytes, measured("VmHWM:").saturating_sub(before))
-    }
+    };
+    (bytes, peak_growth(answer).await)
 }
 
 fn model() -> Model {
@@ -122,7 +91,7 @@ async fn a_submission_takes_no_more_than_four_times_its_bytes() {
     const TURNS: u32 = 3;
     const COUNT: usize = 3_500_000;
     let _alone = ONE_AT_A_TIME.lock().await;
-    let served = Served::start().await;
+    let served = serve().await;
     let many = |tag| field(tag, &[]).repeat(COUNT);
     // As many tokens as the settings allow, each as short as it can be.
     let segment = Segment {
@@ -149,7 +118,7 @@ async fn a_submission_takes_no_more_than_four_times_its_bytes() {
             field(EVALUATION, &many(TURNS)),
         ),
     ] {
-        let (bytes, growth) = served.growth(path, message).await;
+        let (bytes, growth) = growth(&served, path, message).await;
         let times = growth as f64 / bytes as f64;
         eprintln!("{what}: {bytes} bytes on the wire take {growth} bytes, {times:.1} times");
         assert!(
@@ -164,25 +133,22 @@ async fn a_submission_takes_no_more_than_four_times_its_bytes() {
 async fn streams_that_are_not_read_share_the_weights() {
     const STREAMS: u32 = 200;
     let _alone = ONE_AT_A_TIME.lock().await;
-    let served = Served::start().await;
+    let served = serve().await;
     for (what, window) in [("a large window", i32::MAX as u32), ("no window", 0)] {
-        let request = WeightsRequest {
-            run_id: served.learner.run_id().to_owned(),
-            ..WeightsRequest::default()
-        };
+        let request = served.client("").weights_request(None).encode_to_vec();
         let path = "/sqlenv.v1.Learner/Weights";
         let calls: Vec<u8> = (0..STREAMS)
-            .flat_map(|number| http2::grpc_call(path, 2 * number + 1, &request.encode_to_vec()))
+            .flat_map(|number| http2::grpc_call(path, 2 * number + 1, &request))
             .collect();
         let more = (i32::MAX as u32 - 65_535).to_be_bytes();
         let mut stream = http2::connect(served.address, window).await;
-        let before = resident();
+        let before = measured("self", "VmRSS:");
         let more = http2::frame(http2::WINDOW_UPDATE, 0, 0, &more);
         let open = [more, calls].concat();
         stream.write_all(&open).await.unwrap();
         // Nothing is read.
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let growth = resident().saturating_sub(before);
+        let growth = measured("self", "VmRSS:").saturating_sub(before);
         let streams = STREAMS as usize;
         eprintln!(
             "{what}: {streams} streams take {growth} bytes, {} each",

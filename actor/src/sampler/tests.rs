@@ -1,15 +1,12 @@
 //! The sampler without its thread: which tokens it computes, and that this does not change what it
 //! samples.
 
-use std::sync::{
-    LazyLock,
-    atomic::{AtomicU64, Ordering},
-};
+#[path = "../../../env/tests/common/counters.rs"]
+mod counters;
 
-use ::metrics::{
-    Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
-    with_local_recorder,
-};
+use std::sync::LazyLock;
+
+use ::metrics::with_local_recorder;
 use policy::{DecoderConfig, Placement, ops::Backend, random::derive_seed};
 use proptest::prelude::*;
 use tokio::sync::oneshot;
@@ -92,35 +89,13 @@ impl Sampler {
     }
 }
 
-/// Records the metric of computed tokens.
-#[derive(Default)]
-struct ComputedTokens(Arc<AtomicU64>);
-
-impl Recorder for ComputedTokens {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        if key.name() == "actor_computed_tokens_total" {
-            Counter::from_arc(self.0.clone())
-        } else {
-            Counter::noop()
-        }
-    }
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
-    }
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
-}
-
 /// Returns the prompt tokens computed during `work`. Decode computes all samples of a completion
 /// but the last one, and they are subtracted.
 fn prefilled_tokens(completions: usize, work: impl FnOnce()) -> usize {
-    let computed = ComputedTokens::default();
-    with_local_recorder(&computed, work);
-    computed.0.load(Ordering::Relaxed) as usize - completions * (NEW_TOKENS - 1)
+    let counters = counters::Counters::default();
+    with_local_recorder(&counters, work);
+    let computed = counters.of("actor_computed_tokens_total")[""];
+    computed as usize - completions * (NEW_TOKENS - 1)
 }
 
 #[test]

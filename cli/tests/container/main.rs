@@ -8,7 +8,6 @@
 #![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
 
 mod compose;
-mod episodes;
 #[path = "../watching/expressions.rs"]
 mod expressions;
 #[path = "../watching/http.rs"]
@@ -17,9 +16,10 @@ mod kube;
 mod podman;
 #[path = "../watching/queries.rs"]
 mod queries;
+#[path = "../../../env-node/tests/common/transcripts.rs"]
+mod transcripts;
 
 use std::{
-    cell::Cell,
     env, fs,
     io::{Write as _, stderr},
     path::Path,
@@ -30,8 +30,8 @@ use env_node::{EnvNode, EnvNodeSettings};
 use proto::{EnvClient, Transport};
 
 use crate::{
-    episodes::{EPISODES, STEPS, play_all},
     podman::{Container, Podman},
+    transcripts::play_all,
 };
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
@@ -117,15 +117,7 @@ async fn two_containers_serve_and_one_may_die() {
     other.serves().await;
     doomed.serves().await;
     let client = EnvClient::new(Transport::dial(&list).unwrap());
-    let steps = Cell::new(0);
-    let disturbed = play_all(client, || {
-        steps.set(steps.get() + 1);
-        if steps.get() == EPISODES * STEPS / 2 {
-            doomed.kill();
-        }
-    })
-    .await;
-    assert_eq!(steps.get(), EPISODES * STEPS);
+    let disturbed = play_all(client, || doomed.kill()).await;
     assert_eq!(disturbed, undisturbed);
     assert!(other.stops(), "SIGTERM ends it with exit code 0");
 }

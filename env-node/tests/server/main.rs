@@ -17,6 +17,8 @@ mod process;
 mod raw;
 mod refusals;
 mod security;
+#[path = "../common/transcripts.rs"]
+mod transcripts;
 
 use common::{ENDLESS, Fixture, served::Served};
 use proto::{EnvClient, Transport};

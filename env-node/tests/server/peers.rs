@@ -16,8 +16,8 @@ use tonic_reflection::pb::v1::{
 use crate::{
     Served,
     common::http2::{
-        DATA, END_HEADERS, END_STREAM, HEADERS, HELLO, PATIENCE, PREFACE, RESET_STREAM, SETTINGS,
-        frame, grpc_headers,
+        DATA, END_HEADERS, HEADERS, HELLO, PATIENCE, PREFACE, RESET_STREAM, SETTINGS, frame,
+        grpc_call, grpc_headers,
     },
     raw,
 };
@@ -134,20 +134,10 @@ async fn a_peer_that_does_not_read_loses_its_stream() {
     let served = Served::start_with(env, env_node).await;
     let mut stream = raw::connect(served.address).await;
     let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-    let body = raw::grpc_frame(&ListQuestionsRequest::default().encode_to_vec());
-    let call = [
-        PREFACE,
-        &no_window,
-        &frame(
-            HEADERS,
-            END_HEADERS,
-            1,
-            &grpc_headers("/sqlenv.v1.Env/ListQuestions"),
-        ),
-        &frame(DATA, END_STREAM, 1, &body),
-    ]
-    .concat();
-    stream.write_all(&call).await.unwrap();
+    let list = ListQuestionsRequest::default().encode_to_vec();
+    let call = grpc_call("/sqlenv.v1.Env/ListQuestions", 1, &list);
+    let sent = [PREFACE, &no_window, &call].concat();
+    stream.write_all(&sent).await.unwrap();
     served.assert_well().await;
     raw::frame_of(&mut stream, RESET_STREAM).await;
     served.assert_well().await;
@@ -180,17 +170,16 @@ async fn unread_responses_beyond_the_budget_are_cut() {
     let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     let mut calls = [PREFACE, &no_window].concat();
     // The longest reply to a short request: the description of the service, of some 10 kB.
-    let headers = grpc_headers("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+    let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
     let request = ServerReflectionRequest {
         message_request: Some(MessageRequest::FileContainingSymbol(
             "sqlenv.v1.Env".to_owned(),
         )),
         ..ServerReflectionRequest::default()
     };
-    let body = raw::grpc_frame(&request.encode_to_vec());
+    let request = request.encode_to_vec();
     for id in (0..CALLS).map(|call| 2 * call + 1) {
-        calls.extend(frame(HEADERS, END_HEADERS, id, &headers));
-        calls.extend(frame(DATA, END_STREAM, id, &body));
+        calls.extend(grpc_call(path, id, &request));
     }
     stream.write_all(&calls).await.unwrap();
     raw::frame_of(&mut stream, RESET_STREAM).await;

@@ -1,4 +1,4 @@
-//! Keeps what the metrics count. The tests of `env-node` use it too.
+//! Keeps what the metrics count. The tests of `actor` and `env-node` use it too.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! A small model and a simulated actor that the tests share.
+//! A small model, and actors that act by themselves or call by call. The tests share them.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -10,11 +10,13 @@ use policy::{DecoderConfig, Model, Weights};
 use proto::{
     EncodedEvaluation, EncodedGroup, LearnerClient, Transport,
     v1::{
-        ClaimRequest, EvaluationClaim, GroupClaim, RewardComponents, Segment,
-        SubmitEvaluationRequest, SubmitRequest, Trajectory, Turn, claim_response::Outcome,
+        ClaimRequest, EvaluationClaim, GroupClaim, JoinRequest, JoinResponse, RewardComponents,
+        Segment, SubmitEvaluationRequest, SubmitRequest, SubmitVerdict, Trajectory, Turn,
+        WeightsRequest, WeightsResponse, claim_response::Outcome,
     },
 };
 use tokio::sync::{Notify, mpsc};
+use tonic::{Status, Streaming};
 
 /// A Qwen3 of two layers and width 32 with the embedded policy's text files.
 pub(crate) fn small_model(seed: u64) -> Model {
@@ -172,6 +174,111 @@ pub(crate) fn evaluated(claim: &EvaluationClaim, version: u64) -> Vec<Trajectory
     claim.question_ids.iter().map(episode).collect()
 }
 
+/// An actor that a test drives call by call.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) learner: LearnerClient,
+    pub(crate) name: String,
+    pub(crate) run_id: String,
+}
+
+impl Client {
+    /// Calls a learner in this process.
+    pub(crate) fn new(learner: &Learner, name: &str) -> Self {
+        Self::over(Transport::in_process(learner.service()), learner, name)
+    }
+
+    /// Calls a learner over `transport`.
+    pub(crate) fn over(transport: Transport, learner: &Learner, name: &str) -> Self {
+        Self {
+            learner: LearnerClient::new(transport),
+            name: name.to_owned(),
+            run_id: learner.run_id().to_owned(),
+        }
+    }
+
+    /// Joins without an identity.
+    pub(crate) async fn join(&mut self) -> Result<JoinResponse, Status> {
+        let request = JoinRequest {
+            actor_id: self.name.clone(),
+            identity: None,
+        };
+        Ok(self.learner.join(request).await?.into_inner())
+    }
+
+    /// Claims with the weights of a version.
+    pub(crate) async fn claim(&mut self, policy_version: u64) -> Result<Outcome, Status> {
+        let request = ClaimRequest {
+            actor_id: self.name.clone(),
+            policy_version,
+            run_id: self.run_id.clone(),
+            ..ClaimRequest::default()
+        };
+        let response = self.learner.claim(request).await?.into_inner();
+        Ok(response.outcome.unwrap())
+    }
+
+    /// Claims with the first weights, for which the learner must have a group.
+    pub(crate) async fn claim_group(&mut self) -> GroupClaim {
+        match self.claim(0).await.unwrap() {
+            Outcome::Group(claim) => claim,
+            other => panic!("expected a group, got {other:?}"),
+        }
+    }
+
+    /// Submits a group under the lease of `claim`.
+    pub(crate) async fn submit(
+        &mut self,
+        claim: &GroupClaim,
+        trajectories: Vec<Trajectory>,
+    ) -> Result<SubmitVerdict, Status> {
+        let request = SubmitRequest {
+            actor_id: self.name.clone(),
+            group_index: claim.group_index,
+            lease_id: claim.lease_id,
+            trajectories,
+            run_id: self.run_id.clone(),
+        };
+        let response = self.learner.submit(EncodedGroup::from(&request)).await?;
+        Ok(response.into_inner().verdict())
+    }
+
+    /// Submits a part of an evaluation under the lease of `claim`.
+    pub(crate) async fn submit_evaluation(
+        &mut self,
+        claim: &EvaluationClaim,
+        trajectories: Vec<Trajectory>,
+    ) -> Result<(), Status> {
+        let request = SubmitEvaluationRequest {
+            actor_id: self.name.clone(),
+            run_id: self.run_id.clone(),
+            part_id: claim.part_id,
+            lease_id: claim.lease_id,
+            trajectories,
+        };
+        let request = EncodedEvaluation::from(&request);
+        self.learner.submit_evaluation(request).await.map(drop)
+    }
+
+    /// Returns a request for the weights that are newer than a version.
+    pub(crate) fn weights_request(&self, after_version: Option<u64>) -> WeightsRequest {
+        WeightsRequest {
+            actor_id: self.name.clone(),
+            after_version,
+            run_id: self.run_id.clone(),
+        }
+    }
+
+    /// Opens the stream of the weights that are newer than a version.
+    pub(crate) async fn weights(
+        &mut self,
+        after_version: Option<u64>,
+    ) -> Result<Streaming<WeightsResponse>, Status> {
+        let request = self.weights_request(after_version);
+        Ok(self.learner.weights(request).await?.into_inner())
+    }
+}
+
 /// Claims and submits until it is aborted.
 pub(crate) async fn actor(learner: Learner, name: String) {
     act(learner, name, group).await;
@@ -183,45 +290,19 @@ pub(crate) async fn act(
     name: String,
     play: fn(&GroupClaim, u64) -> Vec<Trajectory>,
 ) {
-    let mut client = LearnerClient::new(Transport::in_process(learner.service()));
+    let mut client = Client::new(&learner, &name);
     loop {
         let policy_version = learner.snapshot().policy_version;
-        let request = ClaimRequest {
-            actor_id: name.clone(),
-            policy_version,
-            run_id: learner.run_id().to_owned(),
-            ..ClaimRequest::default()
-        };
-        match client
-            .claim(request)
-            .await
-            .unwrap()
-            .into_inner()
-            .outcome
-            .unwrap()
-        {
+        match client.claim(policy_version).await.unwrap() {
             Outcome::Wait(_) => tokio::time::sleep(Duration::from_millis(2)).await,
             Outcome::Group(claim) => {
                 let trajectories = play(&claim, policy_version);
-                let submit = SubmitRequest {
-                    actor_id: name.clone(),
-                    group_index: claim.group_index,
-                    lease_id: claim.lease_id,
-                    trajectories,
-                    run_id: learner.run_id().to_owned(),
-                };
-                client.submit(EncodedGroup::from(&submit)).await.unwrap();
+                client.submit(&claim, trajectories).await.unwrap();
             }
             Outcome::Evaluation(claim) => {
-                let submit = SubmitEvaluationRequest {
-                    actor_id: name.clone(),
-                    run_id: learner.run_id().to_owned(),
-                    part_id: claim.part_id,
-                    lease_id: claim.lease_id,
-                    trajectories: evaluated(&claim, policy_version),
-                };
+                let trajectories = evaluated(&claim, policy_version);
                 client
-                    .submit_evaluation(EncodedEvaluation::from(&submit))
+                    .submit_evaluation(&claim, trajectories)
                     .await
                     .unwrap();
             }

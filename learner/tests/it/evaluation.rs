@@ -4,15 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use learner::{EvaluationPlan, EvaluationSet, TrainEvent};
 use policy::SamplingSettings;
-use proto::{
-    EncodedEvaluation, LearnerClient, Transport,
-    v1::{
-        ClaimRequest, EvaluationClaim, SubmitEvaluationRequest, Trajectory, claim_response::Outcome,
-    },
-};
+use proto::v1::{EvaluationClaim, claim_response::Outcome};
 use tonic::Code;
 
-use crate::common::{evaluated, open, small_config, train};
+use crate::common::{Client, evaluated, open, small_config, train};
 
 /// More questions than an actor plays under one lease.
 const QUESTIONS: usize = 40;
@@ -119,28 +114,32 @@ async fn a_part_is_played_by_an_actor_with_the_right_weights() {
         let learner = learner.clone();
         async move { learner.train(events, std::future::pending()).await }
     });
-    let first = claim(&learner, "a").await;
+    let client = |name: &str| Client::new(&learner, name);
+    let first = claim(client("a")).await;
     tokio::time::sleep(Duration::from_millis(1_100)).await;
-    let again = claim(&learner, "b").await;
+    let again = claim(client("b")).await;
     assert_eq!(again.question_ids, first.question_ids);
     assert_ne!(again.lease_id, first.lease_id);
     let good = evaluated(&again, 0);
-    let refused = submit(&learner, "b", "another", &again, good.clone()).await;
+    let mut elsewhere = Client {
+        run_id: "another".to_owned(),
+        ..client("b")
+    };
+    let refused = elsewhere.submit_evaluation(&again, good.clone()).await;
     assert_eq!(refused.unwrap_err().code(), Code::FailedPrecondition);
 
-    let run_id = learner.run_id();
     let few = good[1..].to_vec();
     let mut broken = good.clone();
     broken[3].segments[0].mask.pop();
     let mut held = again;
     for (actor, next, wrong) in [("b", "c", few), ("c", "d", broken)] {
-        let refused = submit(&learner, actor, run_id, &held, wrong).await;
+        let refused = client(actor).submit_evaluation(&held, wrong).await;
         assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
-        held = claim(&learner, next).await;
+        held = claim(client(next)).await;
         assert_eq!(held.question_ids, first.question_ids, "free at once");
     }
-    submit(&learner, "d", run_id, &held, good).await.unwrap();
-    let next = claim(&learner, "d").await;
+    client("d").submit_evaluation(&held, good).await.unwrap();
+    let next = claim(client("d")).await;
     assert_ne!(next.question_ids, first.question_ids, "the part is taken");
     let named = learner.refused_actors();
     let named: Vec<_> = named.iter().map(|it| (it.id.as_str(), it.count)).collect();
@@ -151,37 +150,11 @@ async fn a_part_is_played_by_an_actor_with_the_right_weights() {
 }
 
 /// Claims a part. Until the trainer's thread has begun the evaluation, groups are handed out.
-async fn claim(learner: &learner::Learner, actor_id: &str) -> EvaluationClaim {
-    let mut client = LearnerClient::new(Transport::in_process(learner.service()));
-    let request = ClaimRequest {
-        actor_id: actor_id.to_owned(),
-        run_id: learner.run_id().to_owned(),
-        ..ClaimRequest::default()
-    };
+async fn claim(mut client: Client) -> EvaluationClaim {
     loop {
-        let claimed = client.claim(request.clone()).await.unwrap().into_inner();
-        match claimed.outcome.unwrap() {
+        match client.claim(0).await.unwrap() {
             Outcome::Evaluation(claim) => break claim,
             _ => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }
-}
-
-async fn submit(
-    learner: &learner::Learner,
-    actor_id: &str,
-    run_id: &str,
-    claim: &EvaluationClaim,
-    trajectories: Vec<Trajectory>,
-) -> Result<(), tonic::Status> {
-    let mut client = LearnerClient::new(Transport::in_process(learner.service()));
-    let request = SubmitEvaluationRequest {
-        actor_id: actor_id.to_owned(),
-        run_id: run_id.to_owned(),
-        part_id: claim.part_id,
-        lease_id: claim.lease_id,
-        trajectories,
-    };
-    let request = EncodedEvaluation::from(&request);
-    client.submit_evaluation(request).await.map(drop)
 }

@@ -4,63 +4,10 @@
 use std::time::{Duration, Instant};
 
 use learner::{Learner, LearnerConfig, TrainEvent, advantage::ScaleRewards};
-use proto::{
-    EncodedGroup, LearnerClient, Transport,
-    v1::{
-        ClaimRequest, GroupClaim, JoinRequest, SubmitRequest, SubmitVerdict, Trajectory,
-        claim_response::Outcome,
-    },
-};
-use tonic::{Code, Status};
+use proto::v1::{GroupClaim, SubmitVerdict, Trajectory};
+use tonic::Code;
 
-use crate::common::{act, group, open, small_config, train, unread_events};
-
-/// An actor that a test drives call by call.
-pub(crate) struct Client {
-    learner: LearnerClient,
-    name: String,
-    run_id: String,
-}
-
-impl Client {
-    pub(crate) fn new(learner: &Learner, name: &str) -> Self {
-        Self {
-            learner: LearnerClient::new(Transport::in_process(learner.service())),
-            name: name.to_owned(),
-            run_id: learner.run_id().to_owned(),
-        }
-    }
-
-    pub(crate) async fn claim(&mut self) -> GroupClaim {
-        let request = ClaimRequest {
-            actor_id: self.name.clone(),
-            run_id: self.run_id.clone(),
-            ..ClaimRequest::default()
-        };
-        let response = self.learner.claim(request).await.unwrap().into_inner();
-        match response.outcome.unwrap() {
-            Outcome::Group(claim) => claim,
-            other => panic!("expected a group, got {other:?}"),
-        }
-    }
-
-    pub(crate) async fn submit(
-        &mut self,
-        claim: &GroupClaim,
-        trajectories: Vec<Trajectory>,
-    ) -> Result<SubmitVerdict, Status> {
-        let request = SubmitRequest {
-            actor_id: self.name.clone(),
-            group_index: claim.group_index,
-            lease_id: claim.lease_id,
-            trajectories,
-            run_id: self.run_id.clone(),
-        };
-        let encoded = EncodedGroup::from(&request);
-        let response = self.learner.submit(encoded).await?;
-        Ok(response.into_inner().verdict())
-    }
-}
+use crate::common::{Client, act, group, open, small_config, train, unread_events};
 
 /// Changes every recorded log-probability of a group, and gives it reward variance.
 fn with_logprobs(mut trajectories: Vec<Trajectory>, logprob: f32) -> Vec<Trajectory> {
@@ -95,7 +42,7 @@ async fn a_log_probability_that_no_sampler_gives_is_refused_and_the_run_goes_on(
     let learner = open(small_config(), folder.path()).unwrap();
     for (number, logprob) in [-800.0, 5.0, 3e38, f32::NAN].into_iter().enumerate() {
         let mut broken = Client::new(&learner, &format!("broken-{number}"));
-        let claim = broken.claim().await;
+        let claim = broken.claim_group().await;
         let trajectories = with_logprobs(group(&claim, 0), logprob);
         let refused = broken.submit(&claim, trajectories).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument);
@@ -116,7 +63,7 @@ async fn a_refused_group_is_in_flight_no_longer() {
         let (actors, _) = learner.observe_actors();
         actors[0].groups_in_flight
     };
-    let claim = broken.claim().await;
+    let claim = broken.claim_group().await;
     assert_eq!(in_flight(), 1);
     let trajectories = with_logprobs(group(&claim, 0), 5.0);
     broken.submit(&claim, trajectories).await.unwrap_err();
@@ -131,7 +78,7 @@ async fn wrong_log_probabilities_are_found_by_the_step_and_the_group_is_played_a
     let learner = open(small_config(), folder.path()).unwrap();
     let mut broken = Client::new(&learner, "broken");
     for _ in 0..2 {
-        let claim = broken.claim().await;
+        let claim = broken.claim_group().await;
         let trajectories = with_logprobs(group(&claim, 0), -60.0);
         let verdict = broken.submit(&claim, trajectories).await.unwrap();
         assert_eq!(verdict, SubmitVerdict::Accepted);
@@ -151,7 +98,7 @@ async fn tokens_that_the_constraint_excludes_are_found_by_the_step() {
     let learner = open(config.clone(), folder.path()).unwrap();
     let mut broken = Client::new(&learner, "broken");
     for _ in 0..config.groups_per_step {
-        let claim = broken.claim().await;
+        let claim = broken.claim_group().await;
         let trajectories = with_logprobs(group(&claim, 0), -1.0);
         let verdict = broken.submit(&claim, trajectories).await.unwrap();
         assert_eq!(verdict, SubmitVerdict::Accepted);
@@ -176,7 +123,7 @@ async fn a_resumed_run_refuses_what_the_run_before_it_refused() {
     config.checkpoint.every_steps = 100;
     let learner = open(config.clone(), folder.path()).unwrap();
     let mut broken = Client::new(&learner, "broken");
-    let claim = broken.claim().await;
+    let claim = broken.claim_group().await;
     let trajectories = with_logprobs(group(&claim, 0), -60.0);
     broken.submit(&claim, trajectories).await.unwrap();
     let expected = train(&learner, 2, None).await.1;
@@ -199,7 +146,7 @@ async fn by_setting_wrong_log_probabilities_are_only_counted() {
     config.trust.refuse_logprob_differences = false;
     let learner = open(config, folder.path()).unwrap();
     let mut broken = Client::new(&learner, "broken");
-    let claim = broken.claim().await;
+    let claim = broken.claim_group().await;
     let trajectories = with_logprobs(group(&claim, 0), -60.0);
     broken.submit(&claim, trajectories).await.unwrap();
     let (events, _) = train(&learner, 2, None).await;
@@ -219,7 +166,7 @@ async fn a_group_without_a_finite_gradient_is_left_out_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let learner = open(config.clone(), folder.path()).unwrap();
     let mut broken = Client::new(&learner, "broken");
-    let claim = broken.claim().await;
+    let claim = broken.claim_group().await;
     let mut trajectories = group(&claim, 0);
     trajectories[0].episode_return += 1e5;
     let verdict = broken.submit(&claim, trajectories).await.unwrap();
@@ -249,7 +196,7 @@ async fn a_stranger_cannot_train_the_run_on_invented_groups() {
             .unwrap();
         assert_eq!(verdict, SubmitVerdict::Stale);
     }
-    let claim = stranger.claim().await;
+    let claim = stranger.claim_group().await;
     let mut other = Client::new(&learner, "other");
     let verdict = other.submit(&claim, group(&claim, 0)).await.unwrap();
     assert_eq!(
@@ -277,7 +224,7 @@ async fn unscored_groups_of_a_stranger_do_not_end_a_run() {
     let mut stranger = Client::new(&learner, "stranger");
     // The run looks at up to 12 groups for a step without a scored one.
     for _ in 0..12 {
-        let claim = stranger.claim().await;
+        let claim = stranger.claim_group().await;
         let mut trajectories = group(&claim, 0);
         for trajectory in &mut trajectories {
             trajectory.scored = false;
@@ -286,11 +233,7 @@ async fn unscored_groups_of_a_stranger_do_not_end_a_run() {
         stranger.submit(&claim, trajectories).await.unwrap();
     }
     // The run goes on because others are there, and the step looks at once.
-    let honest = JoinRequest {
-        actor_id: "honest".to_owned(),
-        identity: None,
-    };
-    stranger.learner.join(honest).await.unwrap();
+    Client::new(&learner, "honest").join().await.unwrap();
     let weights = train(&learner, 2, None).await.1;
     assert!(weights == honest_weights(small_config()).await);
     assert_names(&learner, "stranger", "no environment here");
@@ -310,13 +253,7 @@ async fn a_client_that_only_claims_does_not_stop_the_run() {
         async move {
             let mut client = Client::new(&learner, "thief");
             loop {
-                let request = ClaimRequest {
-                    actor_id: "thief".to_owned(),
-                    run_id: client.run_id.clone(),
-                    policy_version: learner.snapshot().policy_version,
-                    ..ClaimRequest::default()
-                };
-                let claim = client.learner.claim(request);
+                let claim = client.claim(learner.snapshot().policy_version);
                 let _ = tokio::time::timeout(Duration::from_millis(2), claim).await;
             }
         }
@@ -378,15 +315,9 @@ async fn a_stop_in_the_middle_of_a_long_step_takes_effect_at_once() {
         .train(unread_events(), async {
             // The journal is complete when no group is claimed any more.
             let mut client = Client::new(&waiting, "watcher");
-            let request = ClaimRequest {
-                actor_id: "watcher".to_owned(),
-                run_id: client.run_id.clone(),
-                ..ClaimRequest::default()
-            };
             let mut quiet = 0;
             while quiet < 3 {
-                let claim = client.learner.claim(request.clone());
-                let claim = tokio::time::timeout(Duration::from_millis(200), claim).await;
+                let claim = tokio::time::timeout(Duration::from_millis(200), client.claim(0)).await;
                 quiet = if claim.is_err() { quiet + 1 } else { 0 };
             }
             #[expect(

@@ -21,6 +21,7 @@ mod ranks;
 mod run;
 mod scheduler;
 mod security;
+mod served;
 mod service;
 mod sft;
 mod storage;

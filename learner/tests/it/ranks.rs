@@ -29,9 +29,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use crate::common::{actor, group, open, small_config, small_model, unread_events};
+use crate::common::{Client, actor, group, open, small_config, small_model, unread_events};
 use crate::demonstrations::oracle;
-use crate::hostile::{Client, assert_names};
+use crate::hostile::assert_names;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -289,7 +289,7 @@ async fn a_group_without_a_finite_gradient_is_left_out_by_all_ranks() {
     let expected = train(&honest, 2).await.unwrap();
     let learner = open(config, folders[1].path()).unwrap();
     let mut broken = Client::new(&learner, "broken");
-    let claim = broken.claim().await;
+    let claim = broken.claim_group().await;
     let mut trajectories = group(&claim, 0);
     trajectories[0].episode_return += 1e5;
     let verdict = broken.submit(&claim, trajectories).await.unwrap();

@@ -1,69 +1,21 @@
 //! Tests who may call the learner: tokens, TLS, client certificates, and runs, over real ports.
 
-use learner::{Learner, LearnerConfig, LearnerServerConfig, ServerCredentials, serve};
+use learner::LearnerServerConfig;
 use proto::{
-    Credentials, EncodedGroup, LearnerClient, RanksClient, TlsConfig, Transport,
-    v1::{
-        ClaimRequest, GroupClaim, JoinRequest, SubmitRequest, TrainRequest, WeightsRequest,
-        claim_response::Outcome,
-    },
+    Credentials, LearnerClient, RanksClient, TlsConfig, Transport,
+    v1::{GroupClaim, JoinRequest, TrainRequest},
 };
-use tempfile::TempDir;
-use tokio::{net::TcpListener, task::AbortHandle};
 use tonic::{Code, Status};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::{
     authority::{Authority, write},
-    common::{group, open, small_config},
+    common::{Client, group},
+    served::Served,
 };
 
 const ACTOR_TOKEN: &str = "the token of all actors";
 const RANK_TOKEN: &str = "the token of all ranks";
-
-/// A served learner, which ends with this value.
-pub(crate) struct Served {
-    pub(crate) learner: Learner,
-    pub(crate) port: u16,
-    serving: AbortHandle,
-    _folder: TempDir,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
-}
-
-impl Served {
-    pub(crate) async fn start(config: &LearnerServerConfig) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let settings = LearnerConfig {
-            server: config.clone(),
-            ..small_config()
-        };
-        let learner = open(settings, folder.path()).unwrap();
-        let credentials = ServerCredentials::open(config).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let served = serve(
-            listener,
-            learner.clone(),
-            credentials,
-            std::future::pending(),
-        );
-        Self {
-            learner,
-            port,
-            serving: tokio::spawn(served).abort_handle(),
-            _folder: folder,
-        }
-    }
-
-    pub(crate) fn address(&self, scheme: &str) -> String {
-        format!("{scheme}://localhost:{}", self.port)
-    }
-}
 
 async fn join(address: &str, credentials: &Credentials) -> Result<(), Status> {
     let transport = Transport::dial_with(address, credentials).unwrap();
@@ -86,13 +38,13 @@ async fn join_as_rank(address: &str, credentials: &Credentials) -> Status {
 async fn each_role_needs_its_token() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, token: &str| Some(write(folder.path(), name, token));
-    let served = Served::start(&LearnerServerConfig {
+    let served = Served::with(LearnerServerConfig {
         actor_token_file: file("actors", &format!("{ACTOR_TOKEN}\n")),
         rank_token_file: file("ranks", RANK_TOKEN),
         ..LearnerServerConfig::default()
     })
     .await;
-    let address = served.address("http");
+    let address = served.url("http");
     let showing = |token: &str| Credentials {
         bearer_token_file: file("shown", token),
         ..Credentials::default()
@@ -113,9 +65,9 @@ async fn each_role_needs_its_token() {
         let refused = join_as_rank(&address, &credentials).await;
         assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
     }
-    let transport = Transport::dial(&address).unwrap();
     let health = HealthCheckRequest::default();
-    HealthClient::new(transport).check(health).await.unwrap();
+    let mut client = HealthClient::new(served.transport());
+    client.check(health).await.unwrap();
 }
 
 /// Returns the settings of a server with TLS.
@@ -129,20 +81,19 @@ fn with_tls(tls: TlsConfig) -> LearnerServerConfig {
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_serves_clients_that_trust_its_authority() {
     let authority = Authority::new();
-    let served = Served::start(&with_tls(authority.tls(None))).await;
-    let (https, http) = (served.address("https"), served.address("http"));
+    let served = Served::with(with_tls(authority.tls(None))).await;
+    let (https, http) = (served.url("https"), served.url("http"));
     join(&https, &authority.trusted()).await.unwrap();
     let stranger = Authority::new();
     join(&https, &stranger.trusted()).await.unwrap_err();
     join(&http, &Credentials::default()).await.unwrap_err();
     // A peer that never finishes its handshake does not delay others.
-    let _silent = tokio::net::TcpStream::connect(("127.0.0.1", served.port))
-        .await
-        .unwrap();
+    let silent = tokio::net::TcpStream::connect(served.address).await;
+    let _silent = silent.unwrap();
     join(&https, &authority.trusted()).await.unwrap();
 
-    let expired = Served::start(&with_tls(authority.expired_tls())).await;
-    let status = join(&expired.address("https"), &authority.trusted()).await;
+    let expired = Served::with(with_tls(authority.expired_tls())).await;
+    let status = join(&expired.url("https"), &authority.trusted()).await;
     let text = proto::status_text(&status.unwrap_err());
     assert!(text.contains("xpired"), "{text}");
 }
@@ -150,8 +101,8 @@ async fn tls_serves_clients_that_trust_its_authority() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mutual_tls_serves_clients_of_its_authority() {
     let (servers, clients) = (Authority::new(), Authority::new());
-    let served = Served::start(&with_tls(servers.tls(Some(clients.file())))).await;
-    let address = served.address("https");
+    let served = Served::with(with_tls(servers.tls(Some(clients.file())))).await;
+    let address = served.url("https");
     let showing = |certificate_and_key_files| Credentials {
         certificate_and_key_files,
         ..servers.trusted()
@@ -176,32 +127,19 @@ async fn mutual_tls_serves_clients_of_its_authority() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_another_run_are_refused() {
-    let served = Served::start(&LearnerServerConfig::default()).await;
-    let transport = Transport::dial(&served.address("http")).unwrap();
-    let mut client = LearnerClient::new(transport);
+    let served = Served::start().await;
     let claim = GroupClaim {
         group_size: 4,
         ..GroupClaim::default()
     };
     for run_id in ["", "another"] {
-        let run_id = || run_id.to_owned();
-        let claimed = client.claim(ClaimRequest {
-            run_id: run_id(),
-            ..ClaimRequest::default()
-        });
-        let claimed = claimed.await.unwrap_err();
-        let weights = client.weights(WeightsRequest {
-            run_id: run_id(),
-            ..WeightsRequest::default()
-        });
-        let streamed = weights.await.map(drop).unwrap_err();
-        let submission = SubmitRequest {
-            trajectories: group(&claim, 0),
-            run_id: run_id(),
-            ..SubmitRequest::default()
+        let mut client = Client {
+            run_id: run_id.to_owned(),
+            ..served.client("a")
         };
-        let submit = client.submit(EncodedGroup::from(&submission));
-        let submitted = submit.await.unwrap_err();
+        let claimed = client.claim(0).await.unwrap_err();
+        let streamed = client.weights(None).await.unwrap_err();
+        let submitted = client.submit(&claim, group(&claim, 0)).await.unwrap_err();
         for status in [claimed, streamed, submitted] {
             assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
             assert!(
@@ -210,10 +148,5 @@ async fn requests_of_another_run_are_refused() {
             );
         }
     }
-    let claim = client.claim(ClaimRequest {
-        run_id: served.learner.run_id().to_owned(),
-        ..ClaimRequest::default()
-    });
-    let outcome = claim.await.unwrap().into_inner().outcome;
-    assert!(matches!(outcome, Some(Outcome::Group(_))), "{outcome:?}");
+    served.client("a").claim_group().await;
 }

@@ -2,113 +2,24 @@
 
 use std::time::Duration;
 
-use crate::common::{actor, group, open, small_config, unread_events};
-use learner::{Learner, LearnerConfig, LearnerServerConfig, ServerCredentials, serve};
+use learner::LearnerConfig;
 use proto::{
-    EncodedGroup, LearnerClient, Transport,
-    v1::{
-        ClaimRequest, GroupClaim, JoinRequest, SubmitRequest, SubmitVerdict, Trajectory,
-        WeightsRequest, claim_response::Outcome, weights_response::Part,
-    },
+    EncodedGroup,
+    v1::{GroupClaim, SubmitVerdict, claim_response::Outcome, weights_response::Part},
 };
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tonic::Code;
 
-struct Server {
-    learner: Learner,
-    client: LearnerClient,
-    address: String,
-    stop: oneshot::Sender<()>,
-    ended: JoinHandle<()>,
-    _folder: tempfile::TempDir,
-}
-
-impl Server {
-    async fn start() -> Self {
-        Self::start_with(small_config()).await
-    }
-
-    async fn start_with(config: LearnerConfig) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let learner = open(config, folder.path()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
-        let (stop, stopped) = oneshot::channel::<()>();
-        let credentials = ServerCredentials::open(&LearnerServerConfig::default()).unwrap();
-        let serving = serve(listener, learner.clone(), credentials, async {
-            stopped.await.unwrap_or(());
-        });
-        let ended = tokio::spawn(serving);
-        let client = LearnerClient::new(Transport::dial(&address).unwrap());
-        Self {
-            learner,
-            client,
-            address,
-            stop,
-            ended,
-            _folder: folder,
-        }
-    }
-
-    async fn claim(&mut self, policy_version: u64) -> Outcome {
-        let request = ClaimRequest {
-            actor_id: "a".to_owned(),
-            policy_version,
-            run_id: self.learner.run_id().to_owned(),
-            ..ClaimRequest::default()
-        };
-        self.client
-            .claim(request)
-            .await
-            .unwrap()
-            .into_inner()
-            .outcome
-            .unwrap()
-    }
-
-    async fn submit(
-        &mut self,
-        claim: &GroupClaim,
-        trajectories: Vec<Trajectory>,
-    ) -> Result<SubmitVerdict, tonic::Status> {
-        let GroupClaim {
-            group_index,
-            lease_id,
-            ..
-        } = *claim;
-        let request = SubmitRequest {
-            actor_id: "a".to_owned(),
-            group_index,
-            lease_id,
-            trajectories,
-            run_id: self.learner.run_id().to_owned(),
-        };
-        Ok(self
-            .client
-            .submit(EncodedGroup::from(&request))
-            .await?
-            .into_inner()
-            .verdict())
-    }
-}
-
-fn claimed(outcome: Outcome) -> GroupClaim {
-    match outcome {
-        Outcome::Group(claim) => claim,
-        other => panic!("expected a group, got {other:?}"),
-    }
-}
+use crate::{
+    common::{actor, group, small_config, small_model, unread_events},
+    served::Served,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn join_hands_over_model_and_settings() {
     let mut config = small_config();
     config.rollout.thinking = true;
-    let mut server = Server::start_with(config).await;
-    let request = JoinRequest {
-        actor_id: "a".to_owned(),
-        identity: None,
-    };
-    let join = server.client.join(request).await.unwrap().into_inner();
+    let served = Served::of(small_model(1), config).await;
+    let join = served.client("a").join().await.unwrap();
     assert_eq!((join.run_seed, join.policy_version), (5, 0));
     assert!(
         join.model_files
@@ -126,8 +37,9 @@ async fn join_hands_over_model_and_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_are_counted_once_and_faulty_ones_refused() {
-    let mut server = Server::start().await;
-    let claim = claimed(server.claim(0).await);
+    let served = Served::start().await;
+    let mut client = served.client("a");
+    let claim = client.claim_group().await;
     assert_eq!(
         (
             claim.group_index,
@@ -137,14 +49,14 @@ async fn groups_are_counted_once_and_faulty_ones_refused() {
         (0, 4, 0)
     );
     assert!(
-        matches!(server.claim(3).await, Outcome::Wait(_)),
+        matches!(client.claim(3).await, Ok(Outcome::Wait(_))),
         "a version that does not exist yet"
     );
 
-    let refused = claimed(server.claim(0).await);
+    let refused = client.claim_group().await;
     let mut contradictory = group(&refused, 0);
     contradictory[1].segments[0].mask[4] ^= 1;
-    let fault = server.submit(&refused, contradictory).await.unwrap_err();
+    let fault = client.submit(&refused, contradictory).await.unwrap_err();
     assert_eq!(fault.code(), Code::InvalidArgument);
     assert!(
         fault
@@ -154,7 +66,7 @@ async fn groups_are_counted_once_and_faulty_ones_refused() {
     );
 
     let short = group(&refused, 0)[..2].to_vec();
-    let fault = server.submit(&refused, short).await.unwrap_err();
+    let fault = client.submit(&refused, short).await.unwrap_err();
     assert_eq!(fault.code(), Code::InvalidArgument);
     assert!(
         fault.message().contains("2 trajectories, expected 4"),
@@ -165,39 +77,33 @@ async fn groups_are_counted_once_and_faulty_ones_refused() {
         group_index: 1_000,
         ..claim.clone()
     };
-    let verdict = server.submit(&unknown, group(&claim, 0)).await.unwrap();
+    let verdict = client.submit(&unknown, group(&claim, 0)).await.unwrap();
     assert_eq!(
         verdict,
         SubmitVerdict::Stale,
         "not known to this learner, as after its restart"
     );
-    let verdict = server.submit(&claim, group(&claim, 3)).await.unwrap();
+    let verdict = client.submit(&claim, group(&claim, 3)).await.unwrap();
     assert_eq!(
         verdict,
         SubmitVerdict::Stale,
         "sampled with a version that this learner has not made"
     );
 
-    let verdict = server.submit(&claim, group(&claim, 0)).await.unwrap();
+    let verdict = client.submit(&claim, group(&claim, 0)).await.unwrap();
     assert_eq!(verdict, SubmitVerdict::Accepted);
-    let verdict = server.submit(&claim, group(&claim, 0)).await.unwrap();
+    let verdict = client.submit(&claim, group(&claim, 0)).await.unwrap();
     assert_eq!(verdict, SubmitVerdict::Duplicate);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_equal_submissions_at_once_one_is_accepted() {
-    let mut server = Server::start().await;
-    let claim = claimed(server.claim(0).await);
-    let request = EncodedGroup::from(&SubmitRequest {
-        actor_id: "a".to_owned(),
-        group_index: claim.group_index,
-        lease_id: claim.lease_id,
-        trajectories: group(&claim, 0),
-        run_id: server.learner.run_id().to_owned(),
-    });
+    let served = Served::start().await;
+    let mut client = served.client("a");
+    let claim = client.claim_group().await;
     let submissions = (0..64).map(|_| {
-        let (mut client, request) = (server.client.clone(), request.clone());
-        tokio::spawn(async move { client.submit(request).await.unwrap().into_inner().verdict() })
+        let (mut client, claim) = (client.clone(), claim.clone());
+        tokio::spawn(async move { client.submit(&claim, group(&claim, 0)).await.unwrap() })
     });
     let mut verdicts = Vec::new();
     for submission in submissions.collect::<Vec<_>>() {
@@ -211,13 +117,9 @@ async fn of_many_equal_submissions_at_once_one_is_accepted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshots_stream_in_whole_and_newest_only() {
-    let mut server = Server::start().await;
-    let request = WeightsRequest {
-        actor_id: "a".to_owned(),
-        after_version: None,
-        run_id: server.learner.run_id().to_owned(),
-    };
-    let mut stream = server.client.weights(request).await.unwrap().into_inner();
+    let served = Served::start().await;
+    let mut client = served.client("a");
+    let mut stream = client.weights(None).await.unwrap();
     let mut body = Vec::new();
     let Some(Part::Header(header)) = stream.message().await.unwrap().unwrap().part else {
         panic!("a snapshot begins with its header");
@@ -231,24 +133,19 @@ async fn snapshots_stream_in_whole_and_newest_only() {
         body.extend(chunk.data);
     }
     assert_eq!(header.policy_version, 0);
-    assert!(body == server.learner.snapshot().body());
+    assert!(body == served.learner.snapshot().body());
 
-    tokio::spawn(actor(server.learner.clone(), "b".to_owned()));
-    server
+    tokio::spawn(actor(served.learner.clone(), "b".to_owned()));
+    served
         .learner
         .train(unread_events(), std::future::pending())
         .await
         .unwrap();
     assert!(
-        matches!(server.claim(4).await, Outcome::Wait(_)),
+        matches!(client.claim(4).await, Ok(Outcome::Wait(_))),
         "the stream says that the run is over, a claim does not"
     );
-    let request = WeightsRequest {
-        actor_id: "late".to_owned(),
-        after_version: Some(1),
-        run_id: server.learner.run_id().to_owned(),
-    };
-    let mut late = server.client.weights(request).await.unwrap().into_inner();
+    let mut late = served.client("late").weights(Some(1)).await.unwrap();
     let first = late.message().await.unwrap().unwrap().part;
     assert!(matches!(first, Some(Part::Header(header)) if header.policy_version == 4));
     // The older stream ends with it, too, and so does an actor in the middle of a group.
@@ -262,19 +159,15 @@ async fn snapshots_stream_in_whole_and_newest_only() {
 /// Long poll: a claim without work is held until something changes, and costs no further calls.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_waits_for_work() {
-    let mut server = Server::start().await;
+    let served = Served::start().await;
+    let mut client = served.client("a");
     let claims = [
-        claimed(server.claim(0).await),
-        claimed(server.claim(0).await),
-        claimed(server.claim(0).await),
+        client.claim_group().await,
+        client.claim_group().await,
+        client.claim_group().await,
     ];
-    let mut client = server.client.clone();
-    let request = ClaimRequest {
-        actor_id: "waiting".to_owned(),
-        run_id: server.learner.run_id().to_owned(),
-        ..ClaimRequest::default()
-    };
-    let waiting = tokio::spawn(async move { client.claim(request).await });
+    let mut waiting = served.client("waiting");
+    let waiting = tokio::spawn(async move { waiting.claim(0).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!waiting.is_finished(), "all that is needed is leased");
     // A zero-variance group is dropped, which makes room for another.
@@ -285,102 +178,85 @@ async fn a_claim_waits_for_work() {
     for (member, trajectory) in dull.iter_mut().enumerate() {
         trajectory.member = member as u32;
     }
-    let verdict = server.submit(&claims[1], dull).await.unwrap();
+    let verdict = client.submit(&claims[1], dull).await.unwrap();
     assert_eq!(verdict, SubmitVerdict::Accepted);
-    let woken = waiting.await.unwrap().unwrap().into_inner();
-    assert_eq!(claimed(woken.outcome.unwrap()).group_index, 3);
+    let woken = waiting.await.unwrap();
+    assert!(
+        matches!(&woken, Ok(Outcome::Group(claim)) if claim.group_index == 3),
+        "{woken:?}"
+    );
 }
 
 /// The weights stream tells that an actor is gone, long before its leases expire.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_groups_of_an_actor_that_is_gone_are_handed_out_again() {
-    let mut server = Server::start_with(LearnerConfig {
+    let config = LearnerConfig {
         lease_seconds: 3_000,
         ..small_config()
-    })
-    .await;
-    let request = WeightsRequest {
-        actor_id: "a".to_owned(),
-        after_version: Some(0),
-        run_id: server.learner.run_id().to_owned(),
     };
-    let stream = server.client.weights(request).await.unwrap();
+    let served = Served::of(small_model(1), config).await;
+    let mut client = served.client("a");
+    let stream = client.weights(Some(0)).await.unwrap();
     for _ in 0..3 {
-        claimed(server.claim(0).await);
+        client.claim_group().await;
     }
-    let request = ClaimRequest {
-        actor_id: "waiting".to_owned(),
-        run_id: server.learner.run_id().to_owned(),
-        ..ClaimRequest::default()
-    };
-    let mut client = server.client.clone();
-    let early = client.claim(request.clone()).await.unwrap().into_inner();
+    let mut waiting = served.client("waiting");
     assert!(
-        matches!(early.outcome, Some(Outcome::Wait(_))),
+        matches!(waiting.claim(0).await, Ok(Outcome::Wait(_))),
         "the stream is open, and all that is needed is leased"
     );
     drop(stream);
-    let response = client.claim(request).await.unwrap().into_inner();
-    assert_eq!(claimed(response.outcome.unwrap()).group_index, 0);
+    assert_eq!(waiting.claim_group().await.group_index, 0);
 }
 
 /// The server ends as soon as its connections have what they need: no fixed pause, and no claim
 /// that holds it up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_waits_does_not_hold_up_a_shutdown() {
-    let mut server = Server::start().await;
+    let served = Served::start().await;
+    let mut client = served.client("a");
     for _ in 0..3 {
-        claimed(server.claim(0).await);
+        client.claim_group().await;
     }
-    let mut client = server.client.clone();
-    let request = ClaimRequest {
-        actor_id: "waiting".to_owned(),
-        run_id: server.learner.run_id().to_owned(),
-        ..ClaimRequest::default()
-    };
-    let waiting = tokio::spawn(async move { client.claim(request).await });
+    let mut waiting = served.client("waiting");
+    let waiting = tokio::spawn(async move { waiting.claim(0).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    server.stop.send(()).unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(3), server.ended).await;
+    served.stop.send(()).unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(3), served.ended).await;
     ended.unwrap().unwrap();
-    let response = waiting.await.unwrap().unwrap().into_inner();
-    assert!(matches!(response.outcome, Some(Outcome::Wait(_))));
+    assert!(matches!(waiting.await.unwrap(), Ok(Outcome::Wait(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_over_the_limit_is_refused() {
-    let mut server = Server::start().await;
+    let served = Served::start().await;
+    let mut client = served.client("a");
     let large = EncodedGroup::new(vec![0; proto::MAX_GROUP_BYTES + 1].into());
-    let client = server.client.clone();
-    let mut client = client.max_encoding_message_size(proto::MAX_MESSAGE_BYTES);
-    let fault = client.submit(large).await.unwrap_err();
+    let learner = client.learner.clone();
+    let mut learner = learner.max_encoding_message_size(proto::MAX_MESSAGE_BYTES);
+    let fault = learner.submit(large).await.unwrap_err();
     assert_eq!(fault.code(), Code::InvalidArgument, "{fault}");
-    assert!(matches!(server.claim(0).await, Outcome::Group(_)));
+    client.claim_group().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_ends_open_streams() {
-    let mut server = Server::start().await;
-    let request = WeightsRequest {
-        actor_id: "a".to_owned(),
-        after_version: Some(0),
-        run_id: server.learner.run_id().to_owned(),
-    };
-    let mut stream = server.client.weights(request).await.unwrap().into_inner();
-    server.stop.send(()).unwrap();
+    let served = Served::start().await;
+    let mut client = served.client("a");
+    let mut stream = client.weights(Some(0)).await.unwrap();
+    served.stop.send(()).unwrap();
     assert!(
         matches!(stream.message().await, Ok(None) | Err(_)),
         "the run is not over: the stream just ends"
     );
-    drop((stream, server.client));
-    server.ended.await.unwrap();
+    drop((stream, client));
+    served.ended.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_answers_for_the_service() {
-    let server = Server::start().await;
-    let transport = Transport::dial(&server.address).unwrap();
-    let mut health = tonic_health::pb::health_client::HealthClient::new(transport);
+    let served = Served::start().await;
+    let mut health = tonic_health::pb::health_client::HealthClient::new(served.transport());
     let request = tonic_health::pb::HealthCheckRequest {
         service: "sqlenv.v1.Learner".to_owned(),
     };

@@ -20,7 +20,7 @@ pub(crate) const GO_AWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
 /// Flags of frames.
 const ACK: u8 = 1;
-pub(crate) const END_STREAM: u8 = 1;
+const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 /// The largest frame that a peer takes by default.
 pub(crate) const FRAME_BYTES: usize = 16_384;
