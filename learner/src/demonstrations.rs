@@ -21,6 +21,20 @@ use crate::{error::Result, group::StepGroups};
 /// [`Stopped`](crate::LearnerError::Stopped) if the process is to end.
 pub type Demonstrate = dyn Fn(&[String]) -> Result<Vec<Option<Segment>>> + Send + Sync;
 
+/// Logs which questions cannot be demonstrated, since nothing else says so.
+pub(crate) fn name_undemonstrated(question_ids: &[String], shown: &[Option<Segment>]) {
+    let questions = question_ids.iter().zip(shown);
+    let without = questions.filter(|(_, shown)| shown.is_none());
+    let question_ids: Vec<&String> = without.map(|(id, _)| id).collect();
+    if !question_ids.is_empty() {
+        tracing::warn!(
+            ?question_ids,
+            "a step goes on without demonstrations of questions whose solution is wrong, takes \
+             too long, or does not fit into learner.rollout.max_context_tokens"
+        );
+    }
+}
+
 impl StepGroups {
     /// Returns the questions that an episode answered wrongly, each once, in the order of the
     /// groups.

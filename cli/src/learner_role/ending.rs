@@ -46,13 +46,11 @@ impl EndingRun<'_> {
         self.live.end(info.status);
         info.refused_actors = self.refused.iter().map(refused_record).collect();
         self.name_refused(&info.refused_actors);
-        let written = match &trained {
-            // The run is another learner's now.
-            Err(fault) if is_replaced(fault) => Ok(()),
-            _ => self.folder.write_info(&info),
-        };
-        trained?;
-        written?;
+        if let Err(fault) = trained {
+            self.leave(&fault, &info).await;
+            return Err(fault);
+        }
+        self.folder.write_info(&info)?;
         report::write(self.folder.path())?;
         if !is_finished {
             self.place.save().await?;
@@ -69,6 +67,19 @@ impl EndingRun<'_> {
         self.progress.print(&message);
         self.live.linger().await;
         Ok(())
+    }
+
+    /// Records that the run failed, as far as this is possible.
+    async fn leave(self, fault: &anyhow::Error, info: &RunInfo) {
+        if is_replaced(fault) {
+            return; // The run is another learner's now.
+        }
+        if let Err(unwritten) = self.folder.write_info(info) {
+            tracing::error!("the run stays \"running\" in its folder: {unwritten:#}");
+        }
+        if let Err(unsaved) = self.place.save().await {
+            tracing::error!("{unsaved:#}");
+        }
     }
 
     fn name_refused(&self, refused: &[RefusedActorRecord]) {

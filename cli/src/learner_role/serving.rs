@@ -28,7 +28,7 @@ impl ServingLearner<'_> {
     /// Serves and trains until the last step or `shutdown`.
     ///
     /// # Errors
-    /// The training or the server failed, or an evaluation cannot be recorded.
+    /// The training or the server failed, or a step or an evaluation cannot be recorded.
     pub(super) async fn train(
         &self,
         listener: TcpListener,
@@ -44,7 +44,7 @@ impl ServingLearner<'_> {
             served.clone().cancelled_owned(),
         ));
         let (sender, events) = mpsc::channel(2);
-        // A signal and an evaluation that cannot be recorded stop the run in the same way.
+        // A signal and a record that cannot be written stop the run in the same way.
         let stopped = shutdown.child_token();
         let work = async {
             tokio::join!(
@@ -75,7 +75,8 @@ impl ServingLearner<'_> {
     }
 
     /// Records the steps and the evaluations in the run folder and displays them. Stops the run if
-    /// an evaluation cannot be recorded: a resumed run then repeats it.
+    /// one cannot be recorded: a resumed run repeats the evaluations, and the steps after the last
+    /// checkpoint.
     async fn record(
         &self,
         mut events: mpsc::Receiver<TrainEvent>,
@@ -97,7 +98,7 @@ impl ServingLearner<'_> {
                         self.learner.evaluation_recorded();
                     }
                     Err(error) => {
-                        fault = Some(error.context("an evaluation cannot be recorded"));
+                        fault.get_or_insert(error.context("an evaluation cannot be recorded"));
                         stopped.cancel();
                     }
                 },
@@ -105,9 +106,13 @@ impl ServingLearner<'_> {
                     stage.set(step);
                     let record = LearnerStepRecord::of_grpo(step, metrics);
                     self.live.step(&record);
-                    let written = self.folder.append_step(&record);
-                    if let Err(error) = written {
-                        tracing::error!("cannot record the metrics of step {step}: {error:#}");
+                    if let Err(error) = self.folder.append_step(&record) {
+                        let what = format!(
+                            "the metrics of step {step} cannot be recorded; mend this and start \
+                             the learner again to resume the run"
+                        );
+                        fault.get_or_insert(anyhow::Error::from(error).context(what));
+                        stopped.cancel();
                     }
                 }
             }

@@ -1,11 +1,16 @@
 //! Tests how commands end on a signal and on a closed pipe.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read as _},
     process::{Command, Stdio},
 };
 
-use crate::program::{Running, serve, serve_with_log, sqlenv};
+use crate::{
+    evaluation::weights,
+    program::{Running, serve, serve_with_log, sqlenv, start_actor},
+    second_learner::{TRAINED_ALONE, learner_args},
+};
 
 /// Sends a signal, such as `INT`.
 pub(crate) fn signal(process: &Running, signal: &str) {
@@ -56,6 +61,30 @@ fn a_learner_ends_with_the_command_that_continues() {
     assert!(log.contains(&command), "{command}: {log}");
 }
 
+/// A folder in place of the file stands for a full disk.
+#[test]
+fn a_learner_that_cannot_record_its_metrics_stops_and_can_be_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let args = learner_args("127.0.0.1:0", &env, run.to_str().unwrap());
+    let (mut learner, address, log) = serve_with_log(&mut sqlenv(&args));
+    fs::create_dir(run.join("metrics.jsonl")).unwrap();
+    let actor = start_actor(&env, &address, &[]);
+    assert_eq!(learner.0.wait().unwrap().code(), Some(1));
+    let log = log.join().unwrap();
+    assert!(log.contains("the metrics of step 1 cannot be"), "{log}");
+    let status = || fs::read_to_string(run.join("run.json")).unwrap();
+    assert!(status().contains("\"interrupted\""), "{}", status());
+    drop(actor);
+
+    fs::remove_dir(run.join("metrics.jsonl")).unwrap();
+    let (mut learner, address) = serve(&args);
+    let _actor = start_actor(&env, &address, &[]);
+    assert!(learner.0.wait().unwrap().success());
+    assert!(weights(&run) == *TRAINED_ALONE);
+}
+
 /// Kubernetes would take an evicted actor that ends with 0 for one whose run is over, and start no
 /// other.
 #[test]
@@ -102,13 +131,13 @@ fn the_same_command_starts_a_run_and_resumes_it() {
     train.extend(["--name", "one", "--or-resume"]);
     let first = sqlenv(&train).output().unwrap();
     assert!(first.status.success(), "{first:?}");
-    let weights = || std::fs::read(dir.path().join("one/model/model.safetensors")).unwrap();
+    let weights = || fs::read(dir.path().join("one/model/model.safetensors")).unwrap();
     let before = weights();
     // Both its evaluations are recorded, and a later checkpoint is the newest.
     let evaluated = "one/checkpoints/step_1/hf/model.safetensors";
     let evaluated = dir.path().join(evaluated);
     assert!(evaluated.is_file());
-    std::fs::write(&evaluated, "unreadable").unwrap();
+    fs::write(&evaluated, "unreadable").unwrap();
     let second = sqlenv(&train).output().unwrap();
     assert!(second.status.success(), "{second:?}");
     assert!(weights() == before);

@@ -137,6 +137,31 @@ fn a_run_in_an_object_store_survives_its_machine_and_has_one_learner() {
     assert!(text.contains("choose a folder that is new"), "{text}");
 }
 
+/// A folder in place of the metrics stands for a full disk.
+#[test]
+fn a_run_that_fails_is_recorded_in_its_object_store() {
+    let Some(s3) = S3::start() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let machine = dir.path().join("machine");
+    fs::create_dir(&machine).unwrap();
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let mut args = learner_args("127.0.0.1:0", &env, "s3://runs/team/two");
+    args.extend(["--work-dir", machine.to_str().unwrap()]);
+    let (mut learner, address) = serve_with(&mut s3.sqlenv(&args));
+    let copy = fs::read_dir(&machine).unwrap().next().unwrap().unwrap();
+    fs::create_dir(copy.path().join("two/metrics.jsonl")).unwrap();
+    let _actor = start_actor(&env, &address, &[]);
+    assert_eq!(learner.0.wait().unwrap().code(), Some(1));
+    let left = fs::read_dir(&machine).unwrap().count();
+    assert_eq!(left, 0, "the working copy is removed");
+
+    let fetched = dir.path().join("fetched");
+    let fetch = ["fetch", "s3://runs/team/two", fetched.to_str().unwrap()];
+    succeed(&mut s3.sqlenv(&fetch));
+    let info = fs::read_to_string(fetched.join("run.json")).unwrap();
+    assert!(info.contains("\"interrupted\""), "{info}");
+}
+
 #[test]
 fn a_store_that_cannot_be_used_is_named_with_the_remedy() {
     let Some(s3) = S3::start() else { return };

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use crate::{
     checkpoint::{self, CHECKPOINTS, CheckpointState},
     clock::now,
+    demonstrations,
     error::{LearnerError, Result},
     group::{RefusalReason, RefusedGroup, StepGroups},
     metrics::{self, Metrics, SAVING, Stopwatch, TRAINING, WAITING},
@@ -191,6 +192,7 @@ impl Run {
         {
             let mut stopwatch = Stopwatch::start();
             let shown = demonstrate(&questions)?;
+            demonstrations::name_undemonstrated(&questions, &shown);
             groups.demonstrations = shown.into_iter().flatten().collect();
             stopwatch.lap(&WAITING);
         }
