@@ -44,8 +44,8 @@ pub(crate) async fn learner(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let config: LearnerRole = config::resolve(&args.config)?;
-    demonstrations::check_data_is_read(args, &config)?;
+    let config = settings(args)?;
+    let env = env_client(setup::dial_env(&args.env, &args.env_credentials)?);
     let credentials = ServerCredentials::open(&config.learner.server)?;
     let listener = bind(args.listen).await?;
     let live = LiveRun::default();
@@ -53,7 +53,6 @@ pub(crate) async fn learner(
     let opened = RunPlace::open(&args.run_dir, args.work_dir.as_deref());
     let mut place = unless_interrupted(&shutdown, opened).await??;
     let folder = RunFolder::create(place.folder())?;
-    let env = env_client(setup::dial_env(&args.env, &args.env_credentials)?);
     progress.print(&format!("reading the questions of --env {}", args.env));
     let profile = &config.learner.rollout.reward_profile;
     let questions = EnvQuestions::list(&env, args, profile, &shutdown).await?;
@@ -105,6 +104,13 @@ pub(crate) async fn learner(
     run.end(trained, serving.learner.is_finished(), info).await
 }
 
+fn settings(args: &LearnerArgs) -> Result<LearnerRole> {
+    let config: LearnerRole = config::resolve(&args.config)?;
+    demonstrations::check_data_is_read(args, &config)?;
+    config.check_paths()?;
+    Ok(config)
+}
+
 /// Checks that a run which is resumed goes on with its own data and settings. `Learner::open`
 /// checks what they name, such as the base model.
 fn check_begun(begun: &RunRecords, info: &RunInfo, config: &LearnerRole) -> Result<()> {
@@ -152,9 +158,8 @@ impl EnvQuestions {
                 .with_context(|| format!("cannot list the questions of --env {}", args.env))
         };
         let all: Vec<Question> = list("").await?;
-        let is_training = |it: &Question| it.split == "train" || it.split.starts_with("train/");
         ensure!(
-            all.iter().any(is_training),
+            all.iter().any(|it| setup::is_training_split(&it.split)),
             "--env {} serves no question of the split `train`, on which a run trains; serve data \
              that has some (docs/data.md)",
             args.env

@@ -9,6 +9,7 @@ mod admin_client;
 mod allocator;
 mod args;
 mod bench_command;
+mod clock;
 mod commands;
 mod compare;
 mod config;
@@ -46,7 +47,10 @@ mod trajectories;
 mod warm_start;
 mod watch;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
 use args::{Args, Command};
 
@@ -64,7 +68,9 @@ pub fn main() -> ExitCode {
         allocator::use_small_pages();
     }
     commands::run(args).unwrap_or_else(|error| {
-        eprintln!("error: {}", report::safe_text(&with_causes(&error)));
+        // Nobody may read it, and the exit code counts then.
+        let text = with_causes(&error);
+        let _ = writeln!(io::stderr(), "error: {}", report::safe_text(&text));
         exit_code(&error)
     })
 }

@@ -7,14 +7,18 @@ use learner::{
     RunStorage,
     object_storage::{ObjectLog, ObjectStorage},
 };
+use report::RunFolder;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::FetchArgs,
+    config::WrongSettings,
     shutdown::{shell_quoted, unless_interrupted},
     stdout,
 };
+
+const ADDRESSES: &str = "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH";
 
 /// The place of a run, opened.
 pub(crate) struct RunPlace {
@@ -36,6 +40,7 @@ impl RunPlace {
     /// same name below `work_dir` (default: the system's folder for temporary files).
     pub(crate) async fn open(run_dir: &str, work_dir: Option<&Path>) -> Result<Self> {
         if !ObjectStorage::is_address(run_dir) {
+            check_folder(run_dir).map_err(WrongSettings)?;
             ensure!(
                 work_dir.is_none(),
                 "--work-dir is for runs in an object store; {run_dir} is a folder, in which the \
@@ -46,7 +51,7 @@ impl RunPlace {
                 remote: None,
             });
         }
-        let storage = ObjectStorage::open(run_dir)?;
+        let storage = ObjectStorage::open(run_dir).map_err(|error| WrongSettings(error.into()))?;
         let parent = work_dir.map_or_else(std::env::temp_dir, Path::to_owned);
         let copy = tempfile::Builder::new()
             .prefix("sqlenv-run-")
@@ -120,14 +125,26 @@ impl RunPlace {
     }
 }
 
+/// Refuses a folder of something else, and what looks like an address and is none: a run that was
+/// meant for an object store would be lost with this machine.
+fn check_folder(run_dir: &str) -> Result<()> {
+    let scheme = run_dir.split_once(":/").map(|(scheme, _)| scheme);
+    let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    ensure!(
+        !run_dir.is_empty() && !scheme.is_some_and(is_scheme),
+        "--run-dir {run_dir:?} is neither a folder nor the address of an object store; give a \
+         folder, or {ADDRESSES}"
+    );
+    Ok(RunFolder::check_is_new_or_run(Path::new(run_dir))?)
+}
+
 /// Copies a run from an object store into a new folder.
 /// A signal ends it and removes what was copied.
 pub(crate) async fn fetch(args: &FetchArgs, shutdown: &CancellationToken) -> Result<()> {
     let FetchArgs { address, out } = args;
     ensure!(
         ObjectStorage::is_address(address),
-        "{address} is not the address of an object store; give s3://BUCKET/PATH, gs://BUCKET/PATH \
-         or az://CONTAINER/PATH"
+        "{address} is not the address of an object store; give {ADDRESSES}"
     );
     // A run there would be mixed with this one.
     ensure!(
@@ -152,4 +169,27 @@ pub(crate) async fn fetch(args: &FetchArgs, shutdown: &CancellationToken) -> Res
     ensure!(!log.is_empty(), "{address} holds no run; check the address");
     std::fs::rename(&copy, out).with_context(context)?;
     stdout::print(format_args!("{}\n", out.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_no_object_store_is_no_folder() {
+        for folder in ["no/such", "/no/such", "./gs:/one", "a b", "one:two"] {
+            assert!(check_folder(folder).is_ok(), "{folder}");
+        }
+        for wrong in [
+            "",
+            "gcs://a/b",
+            "S3://a/b",
+            "s3:/a/b",
+            "file:///a",
+            "http://a/b",
+        ] {
+            let error = check_folder(wrong).unwrap_err();
+            assert!(error.to_string().contains("s3://BUCKET"), "{error}");
+        }
+    }
 }

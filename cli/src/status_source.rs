@@ -14,7 +14,7 @@ use policy::Chat;
 use proto::v1::{Question, Trajectory};
 use report::{LiveEpisode, LiveStatus, ReportError, RunFolder, RunRecords, RunSettings, diagnose};
 
-use crate::{admin_client, model_folder::newest_chat};
+use crate::{admin_client, config::WrongSettings, model_folder::newest_chat};
 
 /// The longest wait for a learner.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -87,7 +87,9 @@ impl StatusSource {
 
 async fn fetch(address: &Uri) -> Result<Fetched> {
     match admin_client::get(address, "/status.json", PATIENCE).await {
-        Err(error) => Ok(Fetched::Away(format!("{error:#}"))),
+        Err(error) => Ok(Fetched::Away(format!(
+            "{error:#}; start the run with --admin, or give the address of its admin port"
+        ))),
         Ok((StatusCode::SERVICE_UNAVAILABLE, body)) => {
             Ok(Fetched::Away(String::from_utf8_lossy(&body).into_owned()))
         }
@@ -108,7 +110,8 @@ impl WatchedFolder {
         let folder = RunFolder::new(&self.path);
         let records = folder.read()?;
         if !folder.is_of_run(&records) {
-            return Err(ReportError::NotARun(self.path.clone()).into());
+            let fault = ReportError::NotARun(self.path.clone());
+            return Err(WrongSettings(fault.into()).into());
         }
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let mut status = recorded_status(&records, &name);
@@ -117,6 +120,11 @@ impl WatchedFolder {
         // status.
         status.episodes = self.newest_episodes(&records).unwrap_or_default();
         status.findings = diagnose(&status);
+        if let Some(ended_early) = folder.ended_early(&records) {
+            // Says why it is stalled as well.
+            status.findings.retain(|it| it.rule != "stalled");
+            status.findings.insert(0, ended_early);
+        }
         // Hints come last.
         status.findings.extend(records.damage());
         Ok(status)

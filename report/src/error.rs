@@ -11,6 +11,12 @@ pub enum ReportError {
     /// The folder has none of the files of a run.
     #[error("{} has no files of a run; give the folder of a run, such as runs/NAME", .0.display())]
     NotARun(PathBuf),
+    /// A new run would write between files of something else.
+    #[error(
+        "{} has files, and none of a run; choose another run folder, so that nothing is lost",
+        .0.display()
+    )]
+    Occupied(PathBuf),
     /// Another process holds the lock of the run folder.
     #[error(
         "{} is in use by another process; wait until it ends or choose another run folder",

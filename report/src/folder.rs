@@ -8,8 +8,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, TryLockError},
-    io::{ErrorKind, Write},
+    fs::{self, File},
+    io::{self, ErrorKind, Write},
     path::{Path, PathBuf},
     sync::Arc,
     time::SystemTime,
@@ -22,8 +22,10 @@ use crate::{
     error::ReportError,
     live::{Finding, Severity},
     records::{
-        DecodingMode, Evaluation, LearnerStepRecord, PolicyName, RunInfo, StageTime, Transcript,
+        DecodingMode, Evaluation, LearnerStepRecord, PolicyName, RunInfo, RunStatus, StageTime,
+        Transcript,
     },
+    run_lock::{self, LOCK},
     tensorboard::EventFiles,
 };
 
@@ -65,13 +67,13 @@ impl RunRecords {
             severity: Severity::Hint,
             rule: "records-damaged".to_owned(),
             seen: match lines {
-                1 => format!("one line of {file} could not be read"),
-                _ => format!("{lines} lines of {file} could not be read"),
+                1 => format!("One line of {file} could not be read."),
+                _ => format!("{lines} lines of {file} could not be read."),
             },
-            meaning: "tables and curves do not contain these records; after a crash the last line \
-                      is incomplete, and the resumed run writes it again"
+            meaning: "Tables and curves do not contain these records. After a crash the last line \
+                      is incomplete, and the resumed run writes it again."
                 .to_owned(),
-            remedy: format!("restore {file} from a copy, unless the run crashed"),
+            remedy: format!("Restore {file} from a copy, unless the run crashed."),
         };
         self.unreadable.iter().map(finding).collect()
     }
@@ -91,7 +93,6 @@ const EVALUATIONS: &str = "evaluations.jsonl";
 const TRANSCRIPTS: &str = "transcripts.jsonl";
 const TIMING: &str = "timing.json";
 const REPORT: &str = "report.html";
-const LOCK: &str = ".lock";
 
 impl RunFolder {
     /// Names a folder without touching it.
@@ -101,6 +102,28 @@ impl RunFolder {
             events: Arc::new(EventFiles::new(&path)),
             path,
             _lock: None,
+        }
+    }
+
+    /// Checks that a new run may begin in a folder or continue its own: other files in it could be
+    /// overwritten.
+    ///
+    /// # Errors
+    /// [`ReportError::Occupied`], or the folder cannot be read.
+    pub fn check_is_new_or_run(path: &Path) -> Result<()> {
+        let entries = match fs::read_dir(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(ReportError::io("read", path))?,
+        };
+        let names = entries.map(|entry| entry.map(|it| it.file_name()));
+        let names: Vec<_> = names
+            .collect::<io::Result<_>>()
+            .map_err(ReportError::io("read", path))?;
+        let is_of_run = names.iter().any(|name| name == LOCK || name == RUN);
+        // A volume of its own may have this folder from the start.
+        match is_of_run || names.iter().all(|name| name == "lost+found") {
+            true => Ok(()),
+            false => Err(ReportError::Occupied(path.to_owned())),
         }
     }
 
@@ -114,7 +137,7 @@ impl RunFolder {
         let path = path.into();
         fs::create_dir_all(&path).map_err(ReportError::io("make the run folder", &path))?;
         let folder = Self {
-            _lock: Some(Arc::new(lock(&path)?)),
+            _lock: Some(Arc::new(run_lock::take(&path)?)),
             ..Self::new(path)
         };
         for log in [METRICS, EVALUATIONS, TRANSCRIPTS] {
@@ -176,6 +199,23 @@ impl RunFolder {
     /// its lock.
     pub fn is_of_run(&self, records: &RunRecords) -> bool {
         !records.is_empty() || self.path.join(LOCK).exists()
+    }
+
+    /// Returns a problem if the run has not ended and no process works in the folder. Unknown where
+    /// the file system has no locks.
+    pub fn ended_early(&self, records: &RunRecords) -> Option<Finding> {
+        let status = records.info.as_ref().map(|info| info.status);
+        let is_running = status.is_none_or(|status| status == RunStatus::Running);
+        (is_running && run_lock::is_free(&self.path)).then(|| Finding {
+            severity: Severity::Problem,
+            rule: "ended-early".to_owned(),
+            seen: "The run has not ended, and no process works in its folder.".to_owned(),
+            meaning: "Its process was killed, or failed and could not record it. (A process on \
+                      another machine is seen only if the file system shares locks.)"
+                .to_owned(),
+            remedy: "Start the same command again: the run continues from its last checkpoint."
+                .to_owned(),
+        })
     }
 
     /// Returns when a step, an evaluation or the duration of a stage was last recorded; none if
@@ -286,25 +326,6 @@ impl RunFolder {
     }
 }
 
-fn lock(folder: &Path) -> Result<File> {
-    let path = folder.join(LOCK);
-    // A link would have its target made or locked, wherever that is.
-    if path.is_symlink() {
-        return Err(ReportError::LinkedLock(path));
-    }
-    let mut options = fs::OpenOptions::new();
-    let file = options.create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(ReportError::io("write", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(ReportError::InUse(folder.to_owned())),
-        // Some network file systems have no locks. A learner also notices another one by the
-        // journal.
-        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(file),
-        Err(TryLockError::Error(error)) => Err(ReportError::io("lock", path)(error)),
-    }
-}
-
 /// Returns what tells two evaluations of a run apart, in their order.
 fn evaluation_key(it: &Evaluation) -> (PolicyName, String, DecodingMode, u64) {
     (it.policy, it.split.clone(), it.mode, it.step)
@@ -356,13 +377,40 @@ mod tests {
         let [damage] = &records.damage()[..] else {
             panic!("one file is damaged");
         };
-        assert_eq!(damage.seen, "one line of metrics.jsonl could not be read");
+        assert_eq!(damage.seen, "One line of metrics.jsonl could not be read.");
 
         let folder = RunFolder::create(dir.path()).unwrap();
         folder.append_step(&step(2, 2.0)).unwrap();
         let error = RunFolder::create(dir.path()).unwrap_err().to_string();
         assert!(error.contains("is in use by another process"), "{error}");
         assert_eq!(folder.read().unwrap().steps.len(), 2);
+    }
+
+    #[test]
+    fn a_run_whose_process_is_gone_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = || {
+            let folder = RunFolder::new(dir.path());
+            folder.ended_early(&folder.read().unwrap()).is_some()
+        };
+        assert!(!found(), "no run has begun");
+        let working = RunFolder::create(dir.path()).unwrap();
+        assert!(!found(), "a process works in it");
+        drop(working);
+        assert!(found());
+    }
+
+    #[test]
+    fn a_run_does_not_begin_between_files_of_something_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let is_allowed = |name| RunFolder::check_is_new_or_run(&dir.path().join(name)).is_ok();
+        assert!(is_allowed("new") && is_allowed(""), "an empty one");
+        fs::create_dir(dir.path().join("lost+found")).unwrap();
+        assert!(is_allowed(""), "a volume");
+        fs::write(dir.path().join(REPORT), "mine").unwrap();
+        assert!(!is_allowed(""));
+        drop(RunFolder::create(dir.path()).unwrap());
+        assert!(is_allowed(""), "a run has begun");
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod number;
 mod page;
 mod policy_comparison;
 mod records;
+mod run_lock;
 mod tensorboard;
 
 pub use error::ReportError;

@@ -4,7 +4,7 @@ mod lines;
 mod screen;
 
 use std::{
-    io::{self, IsTerminal as _},
+    io::{self, IsTerminal as _, Write as _},
     time::Duration,
 };
 
@@ -55,7 +55,7 @@ async fn print_lines(address: &str, source: &StatusSource) -> Result<()> {
             }
             Fetched::Away(reason) => {
                 if let Some(line) = lines.of_absence(address, &reason) {
-                    eprintln!("{line}");
+                    let _ = writeln!(io::stderr(), "{line}");
                 }
             }
         }

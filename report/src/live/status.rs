@@ -36,11 +36,9 @@ pub struct LiveStatus {
     /// The newest learner step of GRPO, which is the newest policy version.
     pub step: u64,
     /// Seconds until the last step, from the time of the last ones; evaluations come on top.
-    #[serde(default)]
     pub eta_seconds: Option<f64>,
     /// Seconds since a step was made or an evaluation was recorded. Of a folder, the duration of a
     /// stage counts as well.
-    #[serde(default)]
     pub silent_seconds: Option<f64>,
     /// Whether an evaluation is being played, for which the training waits. Only a running learner
     /// says so.
@@ -76,16 +74,12 @@ pub struct LiveStatus {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSettings {
     /// `learner.steps`.
-    #[serde(default)]
     pub steps: Option<u64>,
     /// `learner.group_size`.
-    #[serde(default)]
     pub group_size: Option<u64>,
     /// `learner.max_staleness`.
-    #[serde(default)]
     pub max_staleness: Option<u64>,
     /// `learner.lease_seconds`.
-    #[serde(default)]
     pub lease_seconds: Option<u64>,
 }
 
@@ -95,10 +89,8 @@ pub struct ActorStatus {
     /// Its name. Actors choose it, so it may contain anything.
     pub id: String,
     /// The policy version of its last claim.
-    #[serde(default)]
     pub policy_version: Option<u64>,
     /// How many versions it is behind the learner.
-    #[serde(default)]
     pub version_lag: Option<u64>,
     /// Whether it has a connection for weights.
     pub is_connected: bool,
@@ -109,10 +101,8 @@ pub struct ActorStatus {
     /// Groups of it that were accepted.
     pub groups_done: u64,
     /// Sampled tokens per second of about the last minute.
-    #[serde(default)]
     pub tokens_per_second: Option<f64>,
     /// Share of that time in which its engine computed.
-    #[serde(default)]
     pub busy_share: Option<f64>,
 }
 
@@ -130,10 +120,8 @@ pub struct EnvNodeStatus {
     /// Those that failed.
     pub recent_errors: u64,
     /// Mean latency of about the last minute.
-    #[serde(default)]
     pub mean_latency_seconds: Option<f64>,
     /// The latency that 95 % of these calls stayed below, approximately.
-    #[serde(default)]
     pub p95_latency_seconds: Option<f64>,
 }
 
