@@ -11,7 +11,7 @@ mod runs;
 mod settings;
 mod training;
 
-use std::{env, ffi::OsString, path::PathBuf};
+use std::{env, ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use bench::gpu_check::GpuCheckArgs;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -36,12 +36,10 @@ pub(crate) const DATA_VARIABLE: &str = "SQLENV_DATA";
 /// Folder that holds the runs, unless --runs-dir names another.
 pub(crate) const DEFAULT_RUNS_DIR: &str = "runs";
 
-/// Reads a number of things of which there must be one.
-pub(crate) fn at_least_one(text: &str) -> Result<usize, &'static str> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("give a whole number of 1 or more"),
-        Ok(number) => Ok(number),
-    }
+/// Reads the address of a port of this process.
+pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "give the IP address and the port, such as 127.0.0.1:9000 or 0.0.0.0:9000")
 }
 
 /// Returns the folder that [`DATA_VARIABLE`] names, if it is not empty.
@@ -54,7 +52,8 @@ pub(crate) fn data_dir() -> PathBuf {
     named_data().map_or_else(|| OWN_DATA_DIR.into(), PathBuf::from)
 }
 
-/// Train small language models to explore SQL databases by reinforcement learning.
+/// Train small language models to explore SQL databases by reinforcement learning. The default
+/// command is train.
 #[derive(Debug, Parser)]
 #[command(name = "sqlenv", version, propagate_version = true)]
 pub(crate) struct Args {
@@ -65,11 +64,11 @@ pub(crate) struct Args {
     pub(crate) log: LogArgs,
 }
 
-/// Flags that a role has in common with other commands, and refuses.
+/// Flags that a command has in common with others, and refuses.
 const REFUSED_FLAGS: [(&str, &[&str]); 4] = [
     ("env-node", &["seed", "model"]),
     ("actor", &["seed", "data", "databases", "model"]),
-    ("learner", &["data", "databases"]),
+    ("compare", &["model"]),
     ("rank", &["seed", "data", "databases", "model"]),
 ];
 

@@ -169,12 +169,16 @@ impl RoleSettings for RunConfig {
             .context("in [imitation.sft]")?;
         self.pretrain.validate()?;
         validate_learner(&self.learner)?;
+        validate_environment(&self.env, &self.env_node)?;
         Ok(self.actor.validate()?)
     }
 }
 
-/// [`env::Environment::open`] and [`env_node::EnvNode::new`] check the settings.
-impl RoleSettings for EnvNodeRole {}
+impl RoleSettings for EnvNodeRole {
+    fn validate(&self) -> Result<()> {
+        validate_environment(&self.env, &self.env_node)
+    }
+}
 
 impl RoleSettings for ActorRole {
     fn validate(&self) -> Result<()> {
@@ -204,6 +208,18 @@ impl LearnerRole {
             self.evaluation.check_questions_of(&begun.evaluation)
         };
         Ok(same().map_err(WrongSettings)?)
+    }
+
+    /// Checks that the folders which the learner reads exist. Its file of settings may name others.
+    pub(crate) fn check_paths(&self) -> Result<()> {
+        let reads_data = self.learner.demonstration_weight > 0.0;
+        let data = reads_data.then(|| self.data.clone());
+        let read = Self {
+            model: self.model.clone(),
+            data: data.unwrap_or_default(),
+            ..Self::default()
+        };
+        layers::check_paths(&layers::to_table(&read)?, "")
     }
 
     /// Returns the device and the dtype to compute in.
@@ -250,6 +266,14 @@ fn check_threads(threads: usize) -> Result<()> {
         bail!("threads is {threads}; give 0 for one per core, or 1 to {MOST}");
     }
     Ok(())
+}
+
+fn validate_environment(
+    env: &env::EnvSettings,
+    env_node: &env_node::EnvNodeSettings,
+) -> Result<()> {
+    env.validate()?;
+    Ok(env_node.validate(env)?)
 }
 
 fn validate_learner(learner: &LearnerConfig) -> Result<()> {

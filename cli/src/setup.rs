@@ -10,7 +10,7 @@ use env::{EnvError, EnvSettings, Environment};
 use env_node::{EnvNode, EnvNodeSettings};
 use policy::{Model, Placement, random::derive_seed};
 use proto::{
-    Credentials, EnvClient, Transport, env_client,
+    Credentials, EnvClient, Transport, TransportError, env_client,
     v1::{ListQuestionsRequest, Question},
 };
 use tokio_util::sync::CancellationToken;
@@ -115,6 +115,11 @@ impl Setup {
     }
 }
 
+/// Returns whether a run trains on the questions of a split.
+pub(crate) fn is_training_split(split: &str) -> bool {
+    split == "train" || split.starts_with("train/")
+}
+
 /// Starts the environment of a dataset.
 ///
 /// # Errors
@@ -173,7 +178,7 @@ pub(crate) fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<Tr
         certificate_and_key_files: certificate.zip(credentials.env_key_file.clone()),
         bearer_token_file: credentials.env_token_file.clone(),
     };
-    Transport::dial_with(address, &credentials).context("--env")
+    dial("--env", address, &credentials)
 }
 
 /// Connects to the learner at --learner.
@@ -184,7 +189,23 @@ pub(crate) fn dial_learner(address: &str, credentials: &LearnerCredentials) -> R
         certificate_and_key_files: certificate.zip(credentials.learner_key_file.clone()),
         bearer_token_file: credentials.learner_token_file.clone(),
     };
-    Transport::dial_with(address, &credentials).context("--learner")
+    dial("--learner", address, &credentials)
+}
+
+/// Connects to the address of a flag.
+///
+/// # Errors
+/// [`WrongSettings`] for an address that cannot be read. A file of the credentials may be there at
+/// the next start.
+fn dial(flag: &'static str, address: &str, credentials: &Credentials) -> Result<Transport> {
+    Transport::dial_with(address, credentials).map_err(|fault| {
+        let is_address = matches!(fault, TransportError::Address { .. });
+        let fault = anyhow::Error::new(fault).context(flag);
+        match is_address {
+            true => WrongSettings(fault).into(),
+            false => fault,
+        }
+    })
 }
 
 /// Opens the questions, or builds the project's own if no folder is given.

@@ -9,9 +9,9 @@ mod resumable;
 mod run;
 mod table;
 
-use std::net::SocketAddr;
+use std::{io, net::SocketAddr};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use learner::LearnerServerConfig;
 use policy::Model;
 use report::{PolicyName, RunFolder, RunInfo, RunStatus};
@@ -26,7 +26,7 @@ use crate::{
     live::LiveRun,
     model_folder,
     progress::Progress,
-    setup::{Setup, check_model},
+    setup::{Setup, check_model, is_training_split},
     shutdown::Interrupted,
     stdout,
     supervised::remove_checkpoints,
@@ -55,7 +55,7 @@ pub(crate) async fn train(
     let live = LiveRun::default();
     let ready = open_admin_port(args.admin, &live).await?;
     let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
-    print_missing_split(&setup, progress);
+    check_splits(&setup, progress)?;
     let mut run = plan.open(progress, live)?;
     let stages = Stages {
         folder: run.folder.clone(),
@@ -83,10 +83,15 @@ pub(crate) async fn train(
     });
     run.live.end(status);
     // The error of a stage has priority: on a full disk, writing the report fails as well.
-    if ended
-        .as_ref()
-        .is_err_and(|error| !error.is::<Interrupted>())
+    if let Err(error) = &ended
+        && !error.is::<Interrupted>()
     {
+        if is_full_disk(error) {
+            let command = run.resume_command();
+            progress.print(&format!(
+                "free space on the disk, then continue with: {command}"
+            ));
+        }
         return ended;
     }
     let (summary, report) = closed?;
@@ -97,6 +102,13 @@ pub(crate) async fn train(
     }
     run.live.linger().await;
     ended
+}
+
+fn is_full_disk(error: &anyhow::Error) -> bool {
+    let mut causes = error
+        .chain()
+        .filter_map(|it| it.downcast_ref::<io::Error>());
+    causes.any(|cause| cause.kind() == io::ErrorKind::StorageFull)
 }
 
 /// Refuses settings of a run over several processes.
@@ -126,15 +138,26 @@ fn print_settings(args: &TrainArgs) -> Result<()> {
     check_model(&config)
 }
 
-/// Says that the data lack the questions of an evaluation.
-fn print_missing_split(setup: &Setup, progress: &Progress) {
-    let mut questions = setup.dataset.questions.iter();
-    if !questions.any(|it| it.split.starts_with("eval")) {
+/// Checks that the data have questions to train on, and says so if they have none of an evaluation.
+fn check_splits(setup: &Setup, progress: &Progress) -> Result<()> {
+    let has = |is_meant: fn(&str) -> bool| {
+        let mut questions = setup.dataset.questions.iter();
+        questions.any(|it| is_meant(&it.split))
+    };
+    ensure!(
+        has(is_training_split),
+        WrongSettings(anyhow!(
+            "the data have no question of the split `train`, on which a run trains; give data that \
+             have some, or other --databases (docs/data.md)"
+        ))
+    );
+    if !has(|split| split.starts_with("eval")) {
         progress.print(
             "no question has the split `eval`, so the run is not evaluated on questions that it \
              does not train on; see docs/data.md for splits",
         );
     }
+    Ok(())
 }
 
 /// Serves the live page and the metrics of all roles, which are parts of this process.

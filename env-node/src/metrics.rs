@@ -22,7 +22,7 @@ const CONNECTIONS_REFUSED: &str = "env_refused_connections_total";
 const COUNTERS: [(&str, &str); 3] = [
     (
         STEPS,
-        "Steps served, by action and whether the action succeeded.",
+        "Env steps served, by action and whether the action succeeded.",
     ),
     (
         REFUSED,
@@ -76,7 +76,7 @@ pub fn describe() {
     describe_histogram!(
         STEP_SECONDS,
         Unit::Seconds,
-        "Time to serve a step, by action."
+        "Time to serve an env step, by action."
     );
     let actions = TOOLS.iter().map(|tool| tool.action_type);
     for action in actions.chain([UNKNOWN_ACTION]) {

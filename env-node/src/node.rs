@@ -41,6 +41,7 @@ impl EnvNode {
     /// A setting is out of range, or does not let the longest argument of an action through.
     pub fn new(environment: Environment, settings: EnvNodeSettings) -> Result<Self, SettingError> {
         settings.validate(environment.settings())?;
+        settings.web.check_paths()?;
         Ok(Self {
             environment,
             settings: Arc::new(settings),

@@ -24,7 +24,10 @@ pub struct EnvNodeSettings {
 impl EnvNodeSettings {
     /// Checks ranges. The longest argument that the environment takes must get through, and so must
     /// the response to a query that hits the wall clock.
-    pub(crate) fn validate(&self, env: &EnvSettings) -> Result<(), SettingError> {
+    ///
+    /// # Errors
+    /// The setting that is out of range.
+    pub fn validate(&self, env: &EnvSettings) -> Result<(), SettingError> {
         self.server
             .validate(env.argument_bytes, self.openenv.message_bytes)?;
         // The query, and the gold SQL after it.

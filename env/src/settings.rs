@@ -21,6 +21,8 @@ use crate::{error::EnvError, reward::RewardProfile, rows::ResultLimits};
 const RULES_VERSION: &str = "5";
 /// Largest step budget that a caller may ask for.
 pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
+/// The statements that read a schema are shorter.
+const MIN_STATEMENT_BYTES: u32 = 1_000;
 /// Most threads of a lane of the pool. More would be no faster, and cannot all be started.
 const MAX_SQL_THREADS: usize = 1_024;
 /// Shortest HMAC key that is accepted.
@@ -158,7 +160,11 @@ impl EnvSettings {
         }
     }
 
-    pub(crate) fn validate(&self) -> Result<(), EnvError> {
+    /// Checks ranges, as [`Environment::open`](crate::Environment::open) does.
+    ///
+    /// # Errors
+    /// [`EnvError::Setting`].
+    pub fn validate(&self) -> Result<(), EnvError> {
         let refuse = |field, remedy: &str| Err(setting_error(field, remedy));
         if !(1..=MAX_STEP_BUDGET).contains(&self.step_budget) {
             return refuse("step_budget", "give 1 to 1000");
@@ -172,6 +178,12 @@ impl EnvSettings {
                 "sql.wall_clock_seconds",
                 "give more than 0 and at most 3600",
             );
+        }
+        if self.sql.work_units == 0 {
+            return refuse("sql.work_units", "give 1 or more");
+        }
+        if self.sql.statement_bytes < MIN_STATEMENT_BYTES {
+            return refuse("sql.statement_bytes", "give 1000 or more");
         }
         if self.sql_threads > MAX_SQL_THREADS {
             return refuse("sql_threads", "give 0 to 1024");

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use bench::at_least_one;
 use clap::{Parser, ValueEnum};
 
-use super::{ConfigArgs, EnvCredentials, at_least_one};
+use super::{ConfigArgs, EnvCredentials};
 
 /// The policy to evaluate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

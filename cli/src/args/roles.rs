@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use super::{ConfigArgs, EnvCredentials, LearnerCredentials};
+use super::{ConfigArgs, EnvCredentials, LearnerCredentials, socket_address};
 
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct EnvNodeArgs {
@@ -12,7 +12,7 @@ pub(crate) struct EnvNodeArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
     /// Address to serve on; default: the environment variables HOST and PORT, or 127.0.0.1:8000.
-    #[arg(long, value_name = "ADDRESS", env = "SQLENV_LISTEN")]
+    #[arg(long, value_name = "IP:PORT", env = "SQLENV_LISTEN", value_parser = socket_address)]
     pub(crate) listen: Option<std::net::SocketAddr>,
     /// OpenEnv routes to serve: simulation (all) or production (tools and sockets). Overrides
     /// `env_node.openenv.mode` and the environment variable OPENENV_MODE.
@@ -23,7 +23,7 @@ pub(crate) struct EnvNodeArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) runs_dir: Option<PathBuf>,
     /// Address of /metrics, /livez and /readyz; default: none is served.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "IP:PORT", value_parser = socket_address)]
     pub(crate) admin: Option<std::net::SocketAddr>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct ActorArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) id: Option<String>,
     /// Address of /metrics, /livez and /readyz; default: none is served.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "IP:PORT", value_parser = socket_address)]
     pub(crate) admin: Option<std::net::SocketAddr>,
 }
 
@@ -58,7 +58,10 @@ pub(crate) struct LearnerArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
     /// Address to serve on.
-    #[arg(long, default_value = "127.0.0.1:8001", env = "SQLENV_LISTEN")]
+    #[arg(
+        long, value_name = "IP:PORT", default_value = "127.0.0.1:8001", env = "SQLENV_LISTEN",
+        value_parser = socket_address
+    )]
     pub(crate) listen: std::net::SocketAddr,
     /// Env-node (http://HOST:PORT) whose questions are trained on.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_ENV")]
@@ -75,7 +78,7 @@ pub(crate) struct LearnerArgs {
     pub(crate) work_dir: Option<PathBuf>,
     /// Address of the live page, /status.json, /metrics, /livez and /readyz; default: none is
     /// served. Keep it private: it shows the run to everyone.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "IP:PORT", value_parser = socket_address)]
     pub(crate) admin: Option<std::net::SocketAddr>,
 }
 
@@ -93,6 +96,6 @@ pub(crate) struct RankArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) timeout_seconds: u32,
     /// Address of /metrics, /livez and /readyz; default: none is served.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "IP:PORT", value_parser = socket_address)]
     pub(crate) admin: Option<std::net::SocketAddr>,
 }

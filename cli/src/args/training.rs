@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
 
-use super::{ConfigArgs, DEFAULT_RUNS_DIR};
+use super::{ConfigArgs, DEFAULT_RUNS_DIR, socket_address};
 
 #[derive(Clone, Debug, Default, Parser)]
 pub(crate) struct TrainArgs {
@@ -29,7 +29,7 @@ pub(crate) struct TrainArgs {
     pub(crate) dry_run: bool,
     /// Address of the live page, /status.json, /metrics, /livez and /readyz; default: none is
     /// served. Keep it private: it shows the run to everyone.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "IP:PORT", value_parser = socket_address)]
     pub(crate) admin: Option<SocketAddr>,
 }
 

@@ -162,14 +162,14 @@ pub(super) fn to_table(settings: &impl Serialize) -> Result<Table> {
     Table::try_from(settings).context("the settings do not fit into TOML")
 }
 
-/// Checks that settings named `dir` or `..._file` name what exists. `section` is the table's name
-/// with a dot, or empty.
+/// Checks that settings named `...dir` or `..._file` name what exists. `section` is the name of the
+/// table with a dot, or empty.
 pub(super) fn check_paths(table: &Table, section: &str) -> Result<()> {
     for (key, value) in table {
         let name = format!("{section}{key}");
         match value {
             Value::Table(table) => check_paths(table, &format!("{name}."))?,
-            Value::String(path) if key == "dir" || key.ends_with("_file") => ensure!(
+            Value::String(path) if key.ends_with("dir") || key.ends_with("_file") => ensure!(
                 Path::new(path).exists(),
                 "setting {name}: {path} does not exist; give an existing path, or leave it out"
             ),
@@ -198,7 +198,11 @@ pub(super) fn read_table(path: &Path) -> Result<Table> {
     let table = text
         .parse()
         .with_context(|| format!("{} is not valid TOML", path.display()))?;
-    with_names_here(table).with_context(|| format!("in {}", path.display()))
+    let place = || format!("in {}", path.display());
+    let table = with_names_here(table).with_context(place)?;
+    // Later, nothing says which file a setting is from.
+    parse::<RunConfig>(table.clone()).with_context(place)?;
+    Ok(table)
 }
 
 /// Parses `a.b=1`; a value that is no TOML literal is taken as a string.

@@ -39,6 +39,11 @@ Without `--preset` a command has the preset `tiny`, or `model` if a model folder
 values differ from the column *default*. The presets are files in `cli/presets/`: `tiny` (GRPO from
 the base policy), `scratch`, `model`, `spider-smollm2`, `base` (for `pretrain`) and `smoke`.
 
+A setting that would have no effect beside the others is refused, with the reason. An env-node also
+reads OpenEnv's variables, which lie over the file ([serving.md](serving.md)). The variables
+`SQLENV_LISTEN`, `SQLENV_ENV`, `SQLENV_LEARNER` and `SQLENV_LOG` stand for `--listen`, `--env`,
+`--learner` and `--log`.
+
 A role reads the sections that name it below; sections of other roles may be in its file, and not on
 its command line. All other commands with settings read every section. A dash in the column
 *default* means that the setting is absent unless it is given.

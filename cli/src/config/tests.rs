@@ -157,6 +157,24 @@ fn an_unused_number_of_the_loss_is_refused() {
     );
 }
 
+#[test]
+fn the_file_of_a_wrong_setting_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mine.toml");
+    for text in ["[learner]\nstepz = 3\n", "[learnr]\nsteps = 3\n"] {
+        fs::write(&path, text).unwrap();
+        let args = ConfigArgs {
+            config: Some(path.clone()),
+            ..ConfigArgs::default()
+        };
+        let error = format!("{:#}", super::resolve::<RunConfig>(&args).unwrap_err());
+        assert!(
+            error.contains("mine.toml") && error.contains("learn"),
+            "{error}"
+        );
+    }
+}
+
 /// They would be cut to 32 bits, abort the process, or fail at the first step.
 #[test]
 fn numbers_that_no_machine_can_use_are_refused_with_their_limit() {
@@ -175,6 +193,8 @@ fn numbers_that_no_machine_can_use_are_refused_with_their_limit() {
         ("actor.engine.slots=1000000000000", "1 to 65536"),
         ("actor.engine.pass_tokens=1000000000000", "0 to 1048576"),
         ("evaluation.concurrency=1000000000000", "1 to 65536"),
+        ("env.step_budget=1001", "1 to 1000"),
+        ("env_node.server.max_call_seconds=1e6", "at most 86400"),
         ("pretrain.databases_per_shard=1000000000000", "1 to"),
         (
             "warm_start.oracle.batch_episodes=9000000000000000000",

@@ -135,10 +135,37 @@ fn a_folder_that_is_no_run_is_refused() {
 #[test]
 fn wrong_settings_end_a_command_as_wrong_flags_do() {
     let node = ["env-node", "--listen", "127.0.0.1:0", "--set"];
+    let learner = ["learner", "--listen", "127.0.0.1:0"];
     for args in [
         &["train", "--set", "learner.stepz=3"][..],
         &["train", "--config", "nowhere.toml"],
+        &["train", "--dry-run", "--set", "env.sql.rows=0"],
+        &["train", "--dry-run", "--set", "env.sql.statement_bytes=50"],
+        &[
+            "train",
+            "--dry-run",
+            "--set",
+            "env_node.server.max_call_seconds=nan",
+        ],
         &["env-node", "--set", "env.step_budgets=3"],
+        &["env-node", "--listen", "localhost:8000"],
+        &["doctor", "data"],
+        &[&learner[..], &["--env", "127.0.0.1:1", "--run-dir", "run"]].concat(),
+        &[
+            &learner[..],
+            &["--env", "http://127.0.0.1:1", "--run-dir", ""],
+        ]
+        .concat(),
+        &[
+            &learner[..],
+            &["--env", "http://127.0.0.1:1", "--run-dir", "gcs://a/b"],
+        ]
+        .concat(),
+        &[
+            &learner[..],
+            &["--env", "http://127.0.0.1:1", "--run-dir", "data"],
+        ]
+        .concat(),
         &["train", "--stepz"],
         &["train", "--set", "learner.ranks.count=2"],
         &["train", "--name", "../elsewhere"],
@@ -196,6 +223,28 @@ fn a_learner_without_training_questions_says_so_before_it_begins_a_run() {
     let refusal = "serves no question of the split `train`";
     check(&learner, &[&address, refusal, "docs/data.md"]);
     assert!(!run_dir.join("checkpoints").exists());
+}
+
+/// `train` finds it before it makes a folder, which `--resume` would choose.
+#[test]
+fn a_training_without_training_questions_leaves_no_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs_dir = dir.path().to_str().unwrap();
+    let train = ["train", "--preset", "smoke", "--databases", "zoo_2"];
+    let train = [&train[..], &["--runs-dir", runs_dir]].concat();
+    check(
+        &train,
+        &["no question of the split `train`", "docs/data.md"],
+    );
+    assert_eq!(fs::read_dir(runs_dir).unwrap().count(), 0);
+}
+
+/// The learner would otherwise name it only when an env-node has answered.
+#[test]
+fn a_model_that_is_absent_is_named_before_the_learner_waits() {
+    let learner = ["learner", "--env", "http://127.0.0.1:1", "--run-dir", "run"];
+    let model = ["--set", "model.dir=/nowhere"];
+    check(&[&learner[..], &model].concat(), &["model.dir", "/nowhere"]);
 }
 
 /// The questions are those of the data at hand, so the env-node must have them.

@@ -34,7 +34,10 @@ impl WebConfig {
             self.frame_ancestors.iter().all(|origin| is_origin(origin)),
             "web.frame_ancestors",
             "give origins such as https://huggingface.co",
-        )?;
+        )
+    }
+
+    pub(crate) fn check_paths(&self) -> Result<(), SettingError> {
         SettingError::unless(
             self.runs_dir.as_ref().is_none_or(|folder| folder.is_dir()),
             "web.runs_dir",
