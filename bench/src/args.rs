@@ -175,10 +175,14 @@ pub(crate) fn name(value: &impl ValueEnum) -> String {
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
+/// Reads a number of things of which there must be one.
+///
+/// # Errors
+/// The text is no such number.
+pub fn at_least_one(text: &str) -> Result<usize, &'static str> {
     match text.parse() {
-        Ok(count) if count > 0 => Ok(count),
-        _ => Err("give a whole number from 1 on".to_owned()),
+        Ok(0) | Err(_) => Err("give a whole number of 1 or more"),
+        Ok(count) => Ok(count),
     }
 }
 

@@ -13,4 +13,5 @@ mod process;
 
 pub use args::{
     BenchClusterArgs, BenchEnvArgs, BenchPolicyArgs, EnvProtocol, ModelShape, PolicyBenchmark,
+    at_least_one,
 };

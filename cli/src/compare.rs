@@ -11,6 +11,7 @@ use std::{
 
 use actor::{EpisodeRecord, EvaluationMetrics, Policy};
 use anyhow::{Context as _, Result, bail, ensure};
+use bench::at_least_one;
 use clap::{Parser, value_parser};
 use policy::random::derive_seed;
 use proto::v1::Question;
@@ -22,7 +23,7 @@ use self::{
     shared_settings::SharedSettings,
 };
 use crate::{
-    args::{ConfigArgs, EnvCredentials, at_least_one, shots},
+    args::{ConfigArgs, EnvCredentials, shots},
     config::{RunConfig, WrongSettings},
     evaluation::{EvaluationQuestions, Evaluator, success_text, table_questions},
     out_file,

@@ -121,7 +121,8 @@ fn read(files: &[PathBuf], model: &Model, progress: &Progress) -> Result<Vec<Seg
         let before = episodes.len() + wrong + long;
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read --transcripts {}", file.display()))?;
-        let lines = text.lines().enumerate();
+        // A byte order mark is not shown by editors.
+        let lines = text.trim_start_matches('\u{feff}').lines().enumerate();
         for (number, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
             let read = conversation(&model.chat, line);
             match read.map_err(|fault| located(file, number, &fault))? {
@@ -171,7 +172,12 @@ fn left_out(wrong: usize, long: usize, most: usize) -> String {
 }
 
 fn conversation(chat: &Chat, line: &str) -> Result<Option<Segment>, String> {
-    let line: Value = serde_json::from_str(line).map_err(|fault| format!("is no JSON: {fault}"))?;
+    // The position in the message is that in the line.
+    let line: Value = serde_json::from_str(line).map_err(|fault| {
+        let fault = fault.to_string();
+        let problem = fault.split(" at line").next().unwrap_or_default();
+        format!("is no JSON ({problem}); give one conversation on each line")
+    })?;
     baselines::demonstration_of(chat, &line)
 }
 

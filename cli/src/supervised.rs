@@ -3,7 +3,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Result, bail};
@@ -14,7 +14,9 @@ use proto::v1::Segment;
 use report::{LearnerStepRecord, RunFolder, TrainingStage};
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::RunConfig, evaluation::Evaluator, progress::Progress, shutdown::Interrupted};
+use crate::{
+    clock::now, config::RunConfig, evaluation::Evaluator, progress::Progress, shutdown::Interrupted,
+};
 
 /// The time between two checkpoints: the most that an interrupted training repeats.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(300);
@@ -160,12 +162,4 @@ fn slug(title: &str) -> String {
     let words = title.split(|it: char| !it.is_alphanumeric());
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     words.join("-")
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "when checkpoints are written does not change the weights"
-)]
-fn now() -> Instant {
-    Instant::now()
 }

@@ -106,9 +106,7 @@ struct WebSocketReply {
 struct ReplyData {
     #[serde(default)]
     done: bool,
-    #[serde(default)]
     reward: Option<f64>,
-    #[serde(default)]
     message: Option<String>,
 }
 

@@ -154,7 +154,13 @@ impl OpenPolicy<'_> {
 fn read_key(file: &Path) -> Result<String> {
     let key = fs::read_to_string(file)
         .with_context(|| format!("--api-key-file {} cannot be read", file.display()))?;
-    Ok(key.trim().to_owned())
+    let key = key.trim();
+    ensure!(
+        !key.is_empty(),
+        "--api-key-file {} is empty; put the key into it, or leave the option out",
+        file.display()
+    );
+    Ok(key.to_owned())
 }
 
 /// Reads what follows `openai:`.

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use bench::at_least_one;
 use clap::Parser;
 use data::{DatabaseSource, DraftSettings, DraftSource};
 
-use crate::{args::at_least_one, progress::Progress, stdout};
+use crate::{progress::Progress, stdout};
 
 /// Questions about each database, unless `--count` gives another number.
 const COUNT: usize = 100;

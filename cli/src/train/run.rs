@@ -6,7 +6,7 @@ use std::{
     io::ErrorKind,
     path::{Component, Path, PathBuf},
     pin::pin,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -16,6 +16,7 @@ use report::{RunFolder, RunInfo, RunStatus, SETTINGS, StageTime};
 use super::resumable::{check_is_of_train, newest};
 use crate::{
     args::{ConfigArgs, DEFAULT_RUNS_DIR, TrainArgs},
+    clock::now,
     config::{self, RunConfig, WrongSettings},
     live::LiveRun,
     progress::Progress,
@@ -276,12 +277,4 @@ pub(super) fn folder_name(name: &str) -> Result<&Path> {
         ))
     );
     Ok(path)
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the duration of a stage is only displayed"
-)]
-fn now() -> Instant {
-    Instant::now()
 }

@@ -4,7 +4,7 @@
 //! 32 bytes for each element of an array, divides by the alignment without a check, and keeps the
 //! last of two tensors with one name.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, ops::RangeInclusive};
 
 use super::invalid_key;
 use crate::error::{PolicyError, Result};
@@ -14,6 +14,9 @@ const MOST_ELEMENTS: u64 = 1 << 22;
 /// As in ggml.
 const MOST_DIMENSIONS: u32 = 4;
 const ALIGNMENT: &str = "general.alignment";
+
+/// The versions of the format that candle reads.
+const VERSIONS: RangeInclusive<u32> = 1..=3;
 
 const U32: u32 = 4;
 const TEXT: u32 = 8;
@@ -29,9 +32,15 @@ pub(super) fn check(bytes: &[u8]) -> Result<()> {
         has_short_lengths: false,
         elements_left: MOST_ELEMENTS,
     };
-    // candle reads the magic number.
-    header.u32()?;
-    header.has_short_lengths = header.u32()? == 1;
+    // candle checks the magic number.
+    let is_gguf = header.u32()? == u32::from_le_bytes(*b"GGUF");
+    let version = header.u32()?;
+    if is_gguf && !VERSIONS.contains(&version) {
+        return Err(PolicyError::Usage(format!(
+            "version {version} of GGUF is not supported; give a file of version 1, 2 or 3"
+        )));
+    }
+    header.has_short_lengths = version == 1;
     let (tensors, keys) = (header.length()?, header.length()?);
     let mut known = HashSet::new();
     for _ in 0..keys {

@@ -28,12 +28,20 @@ use crate::model_files::CONFIG;
 pub fn read(bytes: &[u8]) -> Result<Model> {
     header::check(bytes)?;
     let content = Content::read(&mut Cursor::new(bytes))
-        .map_err(|error| PolicyError::Usage(format!("not a complete GGUF file: {error}")))?;
+        .map_err(|error| PolicyError::Usage(format!("not a GGUF file: {}", message(error))))?;
     let metadata = GgufMetadata::new(&content.metadata)?;
     let config = config(&metadata, &content)?;
     let mut files = text::files(&metadata, config.vocab_size)?;
     files.push((CONFIG.to_owned(), config.to_json().into_bytes()));
     Model::from_files(files, tensors::weights(bytes, &content, &config)?)
+}
+
+/// Returns the message of an error without the backtrace that `RUST_BACKTRACE` adds.
+fn message(error: candle_core::Error) -> String {
+    match error {
+        candle_core::Error::WithBacktrace { inner, .. } => inner.to_string(),
+        error => error.to_string(),
+    }
 }
 
 fn config(metadata: &GgufMetadata<'_>, content: &Content) -> Result<DecoderConfig> {

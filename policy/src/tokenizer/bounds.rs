@@ -31,11 +31,8 @@ pub(super) fn check_nesting(bytes: &[u8]) -> Result<(), String> {
 /// several ways.
 #[derive(Deserialize)]
 pub(super) struct TextParts {
-    #[serde(default)]
     normalizer: Option<NormalizerWrapper>,
-    #[serde(default)]
     pre_tokenizer: Option<PreTokenizerWrapper>,
-    #[serde(default)]
     decoder: Option<DecoderWrapper>,
 }
 

@@ -385,6 +385,10 @@ fn damaged_files_are_errors() {
     let config = small(Family::Llama, true);
     let whole = export(&config, &random(&config), GgmlDType::Q8_0).bytes();
     assert!(gguf::read(b"PK\x03\x04 something else").is_err());
+    let mut newer = whole.clone();
+    newer[4] = 99;
+    let error = gguf::read(&newer).unwrap_err().to_string();
+    assert!(error.contains("version 99"), "{error}");
     // The last tensor's padding may be missing.
     for length in (0..whole.len() - 32).step_by(211) {
         assert!(gguf::read(&whole[..length]).is_err(), "{length} bytes");
