@@ -168,8 +168,8 @@ impl Rollout {
     fn end_at_prompt(&mut self) -> RolloutRequest {
         self.trajectory.failure = format!(
             "the prompt has {} tokens, but learner.rollout.max_context_tokens is {}, which leaves \
-             no room for turns: start a run with a larger one, with fewer shots, or without \
-             databases of many tables",
+             no room for turns: use a larger one, fewer shots, a shorter question, or databases of \
+             fewer tables",
             self.context.tokens().len(),
             self.limits.max_context_tokens
         );

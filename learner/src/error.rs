@@ -117,9 +117,9 @@ pub enum LearnerError {
     /// gradient checkpointing, which a resumed run may change, or a lower `micro_batch_tokens`,
     /// which only a new run may change.
     #[error(
-        "tensor computation failed: {0}; if memory ran out, resume with gradient_checkpointing or \
-         fewer threads, or lower micro_batch_tokens in a new run, which starts from the last \
-         checkpoint's hf folder by --model"
+        "tensor computation failed: {0}; if memory ran out, use gradient_checkpointing, fewer \
+         threads, or lower micro_batch_tokens in a new run, which starts from the last \
+         checkpoint's hf folder by --model (`sqlenv learner` may resume with the first two)"
     )]
     Tensor(#[from] candle_core::Error),
     /// Training diverged. Remedy: a lower learning rate, a longer warm-up or a lower

@@ -66,7 +66,7 @@ const RANK_SECONDS: &str = "learner_rank_seconds_total";
 const COUNTERS: [(&str, &str); 7] = [
     (
         TRAINED_TOKENS,
-        "Tokens of the groups that steps trained on, prompts included.",
+        "Tokens that steps trained on, of groups and demonstrations, prompts included.",
     ),
     (
         GROUPS_CLAIMED,
@@ -92,7 +92,7 @@ const COUNTERS: [(&str, &str); 7] = [
 const LABELLED_COUNTERS: [(&str, &str); 6] = [
     (
         SECONDS,
-        "Seconds of the trainer, by activity: waiting for groups, training, evaluating, saving \
+        "Seconds of the trainer, by activity: waiting for groups and demonstrations, training, evaluating, saving \
          checkpoints. Its rate is the share of the activity.",
     ),
     (

@@ -110,8 +110,8 @@ pub struct LossSettings {
     #[default(true)]
     pub kl_bias_correction: bool,
     /// Correction of the mismatch between learner and sampler, of tokens or of rows (see
-    /// `ratio_level`). It has no effect where `ratio_against` is `sampler`, since the ratio then
-    /// contains the mismatch and the clip bounds it. TRL: `vllm_importance_sampling_mode`.
+    /// `ratio_level`). It needs `ratio_against = "learner"`: the ratio against the sampler contains
+    /// the mismatch, and the clip bounds it. TRL: `vllm_importance_sampling_mode`.
     pub sampler_correction: SamplerCorrection,
     /// Lower bound of the correction, at most 1; absent: none. TRL:
     /// `vllm_importance_sampling_clip_min`.

@@ -75,13 +75,13 @@ pub const STEP_METRICS: [StepMetric; 59] = [
     metric(
         "rewards/shaping/mean",
         "learner_shaping_reward",
-        "Mean reward of a training episode for its steps, without the one for its answer.",
+        "Mean reward of a training episode for its env steps, without the one for its answer.",
         "",
     ),
     metric(
         "rewards/shaping/std",
         "learner_shaping_reward_std",
-        "Standard deviation of the reward for steps.",
+        "Standard deviation of the reward for env steps.",
         "",
     ),
     metric(
@@ -272,7 +272,7 @@ pub const STEP_METRICS: [StepMetric; 59] = [
     metric(
         "policy_loss",
         "learner_policy_loss",
-        "Loss without the entropy bonus; absent without a bonus.",
+        "Loss of sampled tokens without the entropy bonus; absent without a bonus.",
         "",
     ),
     metric(
@@ -386,7 +386,7 @@ pub const STEP_METRICS: [StepMetric; 59] = [
     metric(
         "time/wait_for_batch",
         "learner_step_wait_seconds",
-        "Time that the last step waited for its groups.",
+        "Time that the last step waited for its groups and demonstrations.",
         "",
     ),
     metric(
