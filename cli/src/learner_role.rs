@@ -93,15 +93,15 @@ pub(crate) async fn learner(
     };
     let trained = serving.train(listener, credentials, &ready, shutdown).await;
     let run = EndingRun {
+        learner: &serving.learner,
         config: &config,
         folder: &folder,
         place,
         env: &args.env,
         live,
         progress,
-        refused: serving.learner.refused_actors(),
     };
-    run.end(trained, serving.learner.is_finished(), info).await
+    run.end(trained, info).await
 }
 
 fn settings(args: &LearnerArgs) -> Result<LearnerRole> {

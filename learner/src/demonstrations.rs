@@ -30,7 +30,8 @@ pub(crate) fn name_undemonstrated(question_ids: &[String], shown: &[Option<Segme
         tracing::warn!(
             ?question_ids,
             "a step goes on without demonstrations of questions whose solution is wrong, takes \
-             too long, or does not fit into learner.rollout.max_context_tokens"
+             too long, does not fit into learner.rollout.max_context_tokens, or is excluded by \
+             the constraint"
         );
     }
 }

@@ -92,8 +92,8 @@ const COUNTERS: [(&str, &str); 7] = [
 const LABELLED_COUNTERS: [(&str, &str); 6] = [
     (
         SECONDS,
-        "Seconds of the trainer, by activity: waiting for groups and demonstrations, training, evaluating, saving \
-         checkpoints. Its rate is the share of the activity.",
+        "Seconds of the trainer, by activity: waiting for groups and demonstrations, training, \
+         evaluating, saving checkpoints. Its rate is the share of the activity.",
     ),
     (
         GROUPS_SUBMITTED,

@@ -1,7 +1,7 @@
 //! The end of a learner: what it leaves in the run's place, and what it says.
 
 use anyhow::{Context as _, Result, bail};
-use learner::{LearnerError, RefusedActor};
+use learner::{Learner, LearnerError, RefusedActor};
 use report::{RefusedActorRecord, RunFolder, RunInfo, RunStatus};
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
 
 /// A run whose training has ended.
 pub(super) struct EndingRun<'a> {
+    pub(super) learner: &'a Learner,
     pub(super) config: &'a LearnerRole,
     pub(super) folder: &'a RunFolder,
     pub(super) place: RunPlace,
@@ -23,8 +24,6 @@ pub(super) struct EndingRun<'a> {
     pub(super) env: &'a str,
     pub(super) live: LiveRun,
     pub(super) progress: &'a Progress,
-    /// The actors of this process that were refused.
-    pub(super) refused: Vec<RefusedActor>,
 }
 
 impl EndingRun<'_> {
@@ -32,50 +31,56 @@ impl EndingRun<'_> {
     ///
     /// # Errors
     /// That of the training; [`Interrupted`] if the run was stopped; or a file cannot be written.
-    pub(super) async fn end(
-        self,
-        trained: Result<()>,
-        is_finished: bool,
-        mut info: RunInfo,
-    ) -> Result<()> {
-        let is_finished = is_finished && trained.is_ok();
+    pub(super) async fn end(self, trained: Result<()>, mut info: RunInfo) -> Result<()> {
+        let is_finished = self.learner.is_finished() && trained.is_ok();
         info.status = match is_finished {
             true => RunStatus::Finished,
             false => RunStatus::Interrupted,
         };
         self.live.end(info.status);
-        info.refused_actors = self.refused.iter().map(refused_record).collect();
+        let refused = self.learner.refused_actors();
+        info.refused_actors = refused.iter().map(refused_record).collect();
         self.name_refused(&info.refused_actors);
-        if let Err(fault) = trained {
-            self.leave(&fault, &info).await;
+        if let Err(fault) = trained.and_then(|()| self.write_results(&info)) {
+            self.leave(&fault, info).await;
             return Err(fault);
         }
-        self.folder.write_info(&info)?;
-        report::write(self.folder.path())?;
+        let records = self.folder.read()?;
+        let (table, problems) = (report::summary(&records), problems_text(&records));
+        let results = self.results();
+        self.place.save().await?;
         if !is_finished {
-            self.place.save().await?;
             let command = shutdown::this_command();
             let message = format!("interrupted; continue with: {command}");
             self.progress.print(&message);
             bail!(Interrupted);
         }
-        self.save_model()?;
-        let records = self.folder.read()?;
-        let (table, problems) = (report::summary(&records), problems_text(&records));
-        let message = format!("{table}{problems}{}", self.results());
-        self.place.save().await?;
-        self.progress.print(&message);
+        self.progress.print(&format!("{table}{problems}{results}"));
         self.live.linger().await;
         Ok(())
     }
 
-    /// Records that the run failed, as far as this is possible.
-    async fn leave(self, fault: &anyhow::Error, info: &RunInfo) {
-        if is_replaced(fault) {
-            return; // The run is another learner's now.
+    fn write_results(&self, info: &RunInfo) -> Result<()> {
+        if info.status == RunStatus::Finished {
+            self.save_model()?;
         }
-        if let Err(unwritten) = self.folder.write_info(info) {
-            tracing::error!("the run stays \"running\" in its folder: {unwritten:#}");
+        self.folder.write_info(info)?;
+        report::write(self.folder.path())?;
+        Ok(())
+    }
+
+    /// Records that the run failed, as far as this is possible. A run that another learner has
+    /// opened stays as it is.
+    async fn leave(self, fault: &anyhow::Error, mut info: RunInfo) {
+        let learner = self.learner.clone();
+        // It may ask the object store.
+        let newest = tokio::task::spawn_blocking(move || learner.check_newest()).await;
+        if is_replaced(fault) || !matches!(newest, Ok(Ok(()))) {
+            return;
+        }
+        info.status = RunStatus::Interrupted;
+        if let Err(unwritten) = self.folder.write_info(&info) {
+            tracing::error!("run.json does not say that the run has failed: {unwritten:#}");
         }
         if let Err(unsaved) = self.place.save().await {
             tracing::error!("{unsaved:#}");

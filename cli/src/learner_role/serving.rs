@@ -1,7 +1,7 @@
 //! The learner while it trains and serves: what it records of each event.
 
 use anyhow::{Context as _, Result, bail};
-use learner::{Learner, ServerCredentials, TrainEvent};
+use learner::{Learner, LearnerError, ServerCredentials, TrainEvent};
 use proto::v1::Trajectory;
 use report::{LearnerStepRecord, RunFolder};
 use tokio::{net::TcpListener, sync::mpsc};
@@ -69,14 +69,20 @@ impl ServingLearner<'_> {
         // The server first sends every connected actor the end of the run.
         served.cancel();
         let ended = serving.await.context("the server panicked");
-        trained?;
-        ended?;
-        recorded
+        match (trained, recorded) {
+            // The record says more.
+            (Err(LearnerError::Unrecorded) | Ok(_), recorded) => ended.and(recorded),
+            (Err(fault), recorded) => {
+                if let Err(unrecorded) = recorded {
+                    tracing::error!("{unrecorded:#}");
+                }
+                Err(fault.into())
+            }
+        }
     }
 
     /// Records the steps and the evaluations in the run folder and displays them. Stops the run if
-    /// one cannot be recorded: a resumed run repeats the evaluations, and the steps after the last
-    /// checkpoint.
+    /// one cannot be recorded: a resumed run repeats it.
     async fn record(
         &self,
         mut events: mpsc::Receiver<TrainEvent>,
@@ -112,6 +118,7 @@ impl ServingLearner<'_> {
                              the learner again to resume the run"
                         );
                         fault.get_or_insert(anyhow::Error::from(error).context(what));
+                        self.learner.step_unrecorded();
                         stopped.cancel();
                     }
                 }

@@ -6,6 +6,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use serde_json::Value;
+
 use crate::{
     evaluation::weights,
     program::{Running, serve, serve_with_log, sqlenv, start_actor},
@@ -83,6 +85,13 @@ fn a_learner_that_cannot_record_its_metrics_stops_and_can_be_resumed() {
     let _actor = start_actor(&env, &address, &[]);
     assert!(learner.0.wait().unwrap().success());
     assert!(weights(&run) == *TRAINED_ALONE);
+    let metrics = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let steps: Vec<Value> = metrics
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let steps: Vec<_> = steps.iter().map(|it| it["step"].as_u64()).collect();
+    assert_eq!(steps, [Some(1), Some(2)], "no step is lost");
 }
 
 /// Kubernetes would take an evicted actor that ends with 0 for one whose run is over, and start no

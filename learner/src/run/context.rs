@@ -66,6 +66,8 @@ pub(crate) struct RunContext {
     pub(crate) demonstrate: OnceLock<Box<Demonstrate>>,
     /// Ends a step before it is made.
     pub(crate) stopping: Arc<AtomicBool>,
+    /// Whether the reader of the events could not record one.
+    pub(crate) is_unrecorded: AtomicBool,
     /// Whether an actor has joined since the run was opened.
     pub(crate) has_been_joined: AtomicBool,
     /// None while the run continues.

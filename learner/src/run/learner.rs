@@ -124,6 +124,20 @@ impl Learner {
         self.context.evaluator.recorded();
     }
 
+    /// Says that the event of a step could not be recorded. The run then writes no checkpoint, since a
+    /// resumed run repeats and records what lies behind the last one. The caller stops the run.
+    pub fn step_unrecorded(&self) {
+        self.context.is_unrecorded.store(true, Ordering::Relaxed);
+    }
+
+    /// Checks that no other learner has opened the run. Blocks.
+    ///
+    /// # Errors
+    /// [`LearnerError::Replaced`], or the place of the run does not answer.
+    pub fn check_newest(&self) -> Result<()> {
+        self.context.intake.check_newest()
+    }
+
     /// Returns whether the training waits for an evaluation: for the actors that play it, or for
     /// [`Self::evaluation_recorded`].
     pub fn is_evaluating(&self) -> bool {

@@ -10,7 +10,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use policy::Model;
@@ -282,6 +282,9 @@ impl Run {
         };
         let step = state.step;
         self.wait_for_reader();
+        if context.is_unrecorded.load(Ordering::Relaxed) {
+            return Err(LearnerError::Unrecorded);
+        }
         let model = Model {
             weights: self.trainer.network.weights(),
             ..context.model.clone()
