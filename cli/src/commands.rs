@@ -56,7 +56,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
         Command::Report(args) => {
             let written = report::write(&args.run_dir)?;
             for damage in RunFolder::new(&args.run_dir).read()?.damage() {
-                tracing::warn!("{}; {}", damage.seen, damage.meaning);
+                tracing::warn!("{} {}", damage.seen, damage.meaning);
             }
             stdout::print(format_args!("{}\n", written.display()))?;
         }

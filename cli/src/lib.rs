@@ -68,7 +68,7 @@ pub fn main() -> ExitCode {
         allocator::use_small_pages();
     }
     commands::run(args).unwrap_or_else(|error| {
-        // Nobody may read it, and the exit code counts then.
+        // Where stderr is closed, the exit code still tells the result.
         let text = with_causes(&error);
         let _ = writeln!(io::stderr(), "error: {}", report::safe_text(&text));
         exit_code(&error)

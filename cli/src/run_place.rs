@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use learner::{
     RunStorage,
     object_storage::{ObjectLog, ObjectStorage},
 };
-use report::RunFolder;
+use report::{ReportError, RunFolder};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +40,7 @@ impl RunPlace {
     /// same name below `work_dir` (default: the system's folder for temporary files).
     pub(crate) async fn open(run_dir: &str, work_dir: Option<&Path>) -> Result<Self> {
         if !ObjectStorage::is_address(run_dir) {
-            check_folder(run_dir).map_err(WrongSettings)?;
+            check_folder(run_dir)?;
             ensure!(
                 work_dir.is_none(),
                 "--work-dir is for runs in an object store; {run_dir} is a folder, in which the \
@@ -51,7 +51,7 @@ impl RunPlace {
                 remote: None,
             });
         }
-        let storage = ObjectStorage::open(run_dir).map_err(|error| WrongSettings(error.into()))?;
+        let storage = ObjectStorage::open(run_dir)?;
         let parent = work_dir.map_or_else(std::env::temp_dir, Path::to_owned);
         let copy = tempfile::Builder::new()
             .prefix("sqlenv-run-")
@@ -132,10 +132,15 @@ fn check_folder(run_dir: &str) -> Result<()> {
     let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     ensure!(
         !run_dir.is_empty() && !scheme.is_some_and(is_scheme),
-        "--run-dir {run_dir:?} is neither a folder nor the address of an object store; give a \
-         folder, or {ADDRESSES}"
+        WrongSettings(anyhow!(
+            "--run-dir {run_dir:?} is neither a folder nor the address of an object store; give a \
+             folder, or {ADDRESSES}"
+        ))
     );
-    Ok(RunFolder::check_is_new_or_run(Path::new(run_dir))?)
+    RunFolder::check_is_new_or_run(Path::new(run_dir)).map_err(|fault| match fault {
+        ReportError::Occupied(_) => WrongSettings(fault.into()).into(),
+        _ => fault.into(),
+    })
 }
 
 /// Copies a run from an object store into a new folder.

@@ -1,6 +1,7 @@
 //! Where the status of a run comes from: the admin port of its learner, or its folder.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::OnceLock,
     time::{Duration, SystemTime},
@@ -87,9 +88,19 @@ impl StatusSource {
 
 async fn fetch(address: &Uri) -> Result<Fetched> {
     match admin_client::get(address, "/status.json", PATIENCE).await {
-        Err(error) => Ok(Fetched::Away(format!(
-            "{error:#}; start the run with --admin, or give the address of its admin port"
-        ))),
+        Err(error) => {
+            let causes = || {
+                error
+                    .chain()
+                    .filter_map(|it| it.downcast_ref::<io::Error>())
+            };
+            let is_refused = causes().any(|it| it.kind() == io::ErrorKind::ConnectionRefused);
+            let remedy = match is_refused {
+                true => "; start the run with --admin, or give the address of its admin port",
+                false => "",
+            };
+            Ok(Fetched::Away(format!("{error:#}{remedy}")))
+        }
         Ok((StatusCode::SERVICE_UNAVAILABLE, body)) => {
             Ok(Fetched::Away(String::from_utf8_lossy(&body).into_owned()))
         }
@@ -121,7 +132,7 @@ impl WatchedFolder {
         status.episodes = self.newest_episodes(&records).unwrap_or_default();
         status.findings = diagnose(&status);
         if let Some(ended_early) = folder.ended_early(&records) {
-            // Says why it is stalled as well.
+            // It says why the run is stalled, too.
             status.findings.retain(|it| it.rule != "stalled");
             status.findings.insert(0, ended_early);
         }

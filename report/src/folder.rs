@@ -119,9 +119,9 @@ impl RunFolder {
         let names: Vec<_> = names
             .collect::<io::Result<_>>()
             .map_err(ReportError::io("read", path))?;
-        let is_of_run = names.iter().any(|name| name == LOCK || name == RUN);
-        // A volume of its own may have this folder from the start.
-        match is_of_run || names.iter().all(|name| name == "lost+found") {
+        let signs = [LOCK, RUN, "journal", "checkpoints"];
+        let is_of_run = names.iter().any(|name| signs.iter().any(|it| name == it));
+        match is_of_run || names.iter().all(|name| is_harmless(Path::new(name))) {
             true => Ok(()),
             false => Err(ReportError::Occupied(path.to_owned())),
         }
@@ -201,19 +201,28 @@ impl RunFolder {
         !records.is_empty() || self.path.join(LOCK).exists()
     }
 
-    /// Returns a problem if the run has not ended and no process works in the folder. Unknown where
-    /// the file system has no locks.
+    /// Returns a problem if the run has not ended and no process works in the folder, as far as the
+    /// file system knows.
     pub fn ended_early(&self, records: &RunRecords) -> Option<Finding> {
-        let status = records.info.as_ref().map(|info| info.status);
-        let is_running = status.is_none_or(|status| status == RunStatus::Running);
-        (is_running && run_lock::is_free(&self.path)).then(|| Finding {
+        let is_running = |info: &Option<RunInfo>| match info {
+            Some(info) => info.status == RunStatus::Running,
+            // A pretraining has records without this.
+            None => records.is_empty() && records.unreadable.is_empty(),
+        };
+        if !is_running(&records.info) || !run_lock::is_free(&self.path) {
+            return None;
+        }
+        // The run may have ended since its records were read.
+        let info = self.json(RUN, &mut BTreeMap::new()).ok()?;
+        is_running(&info).then(|| Finding {
             severity: Severity::Problem,
             rule: "ended-early".to_owned(),
             seen: "The run has not ended, and no process works in its folder.".to_owned(),
             meaning: "Its process was killed, or failed and could not record it. (A process on \
                       another machine is seen only if the file system shares locks.)"
                 .to_owned(),
-            remedy: "Start the same command again: the run continues from its last checkpoint."
+            remedy: "Resume it from its last checkpoint: start the same learner again, or \
+                     `sqlenv train --resume`."
                 .to_owned(),
         })
     }
@@ -326,6 +335,16 @@ impl RunFolder {
     }
 }
 
+/// Returns whether a run may begin beside this: the log of its process, or what a volume has from
+/// the start.
+fn is_harmless(name: &Path) -> bool {
+    let is_hidden = name.to_string_lossy().starts_with('.');
+    let is_log = name
+        .extension()
+        .is_some_and(|it| it == "log" || it == "out");
+    is_hidden || is_log || name == Path::new("lost+found")
+}
+
 /// Returns what tells two evaluations of a run apart, in their order.
 fn evaluation_key(it: &Evaluation) -> (PolicyName, String, DecodingMode, u64) {
     (it.policy, it.split.clone(), it.mode, it.step)
@@ -398,6 +417,9 @@ mod tests {
         assert!(!found(), "a process works in it");
         drop(working);
         assert!(found());
+        let folder = RunFolder::new(dir.path());
+        folder.append_step(&step(1, 1.0)).unwrap();
+        assert!(!found(), "a pretraining");
     }
 
     #[test]
@@ -405,8 +427,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let is_allowed = |name| RunFolder::check_is_new_or_run(&dir.path().join(name)).is_ok();
         assert!(is_allowed("new") && is_allowed(""), "an empty one");
-        fs::create_dir(dir.path().join("lost+found")).unwrap();
-        assert!(is_allowed(""), "a volume");
+        for harmless in ["lost+found", ".snapshot", "learner.log"] {
+            fs::create_dir(dir.path().join(harmless)).unwrap();
+        }
+        assert!(is_allowed(""), "a volume with a log");
         fs::write(dir.path().join(REPORT), "mine").unwrap();
         assert!(!is_allowed(""));
         drop(RunFolder::create(dir.path()).unwrap());

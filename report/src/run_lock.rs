@@ -48,6 +48,8 @@ pub(crate) fn take(folder: &Path) -> Result<File, ReportError> {
 
 /// Returns whether a folder has a lock that no process holds, as far as the file system knows.
 pub(crate) fn is_free(folder: &Path) -> bool {
-    let lock = File::open(folder.join(LOCK));
-    lock.is_ok_and(|lock| lock.try_lock_shared().is_ok())
+    let path = folder.join(LOCK);
+    // Opening a pipe would wait.
+    let is_file = path.symlink_metadata().is_ok_and(|it| it.is_file());
+    is_file && File::open(path).is_ok_and(|lock| lock.try_lock_shared().is_ok())
 }

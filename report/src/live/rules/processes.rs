@@ -48,8 +48,8 @@ pub(super) fn stalled(status: &LiveStatus) -> Option<Diagnosed> {
     let remedy = match status.is_live {
         true => "Look at the actors and env-nodes below and at the learner's log.",
         false => {
-            "If the process has ended, start the same command again: it resumes from the last \
-             checkpoint. If it runs, look at its log."
+            "If the process has ended, resume the run from its last checkpoint: start the same \
+             learner again, or `sqlenv train --resume`. If it runs, look at its log."
         }
     };
     Some(Diagnosed {
