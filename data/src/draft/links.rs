@@ -26,6 +26,8 @@ pub(super) struct Links {
     /// The column by which rows of a table are referred to, by table.
     pub(super) keys: Vec<Option<usize>>,
     pub(super) links: Vec<Link>,
+    /// The words of the keys, by table; none where there is no key.
+    key_words: Vec<Vec<String>>,
     /// The names of the tables as nouns of one row, by table.
     pub(super) nouns: Vec<String>,
     /// What was inferred, and what was declared and is not used.
@@ -54,6 +56,9 @@ pub(super) fn find(
     };
     for index in 0..database.tables.len() {
         let key = key(database, index, dictionary, &mut links);
+        let name = key.map(|key| &database.tables[index].columns[key].name);
+        let words = name.map(|name| dictionary.words(name));
+        links.key_words.push(words.unwrap_or_default());
         links.keys.push(key);
     }
     for index in 0..database.tables.len() {
@@ -189,9 +194,11 @@ fn inferred(
             continue;
         }
         let mut found: Vec<(usize, usize)> = Vec::new();
+        let name = ColumnName::new(&table.columns[column].name, dictionary);
         for parent in (0..database.tables.len()).filter(|parent| *parent != index) {
-            let score = likeness(database, (index, column), parent, links, dictionary);
-            let Some(score) = score else { continue };
+            let Some(score) = name.likeness(parent, links) else {
+                continue;
+            };
             if share(connection, database, (index, column), parent, links)? == Some(1000) {
                 found.push((score, parent));
             }
@@ -221,33 +228,49 @@ fn inferred(
     Ok(())
 }
 
-/// Returns how well the name of a column fits the key of a table, 0 for the best, or none.
-fn likeness(
-    database: &SourceDatabase,
-    (table, column): (usize, usize),
-    parent: usize,
-    links: &Links,
-    dictionary: &Dictionary,
-) -> Option<usize> {
-    let parent_table = &database.tables[parent];
-    let key = &parent_table.columns[links.keys[parent]?];
-    let name = &database.tables[table].columns[column].name;
-    let words = dictionary.words(name);
-    let key_words = dictionary.words(&key.name);
-    // The same words, however they are spelled: `cust nr` and `custNr`.
-    if words == key_words && key_words.len() > 1 {
-        return Some(0);
+/// The name of a column, taken apart: a database of many tables compares it with many keys.
+struct ColumnName {
+    words: Vec<String>,
+    /// Its words without that of a key, such as `id`.
+    stem: String,
+    has_suffix: bool,
+}
+
+impl ColumnName {
+    fn new(name: &str, dictionary: &Dictionary) -> Self {
+        let words = dictionary.words(name);
+        let stem = without_key(&words, dictionary).join(" ");
+        let has_suffix = stem.split(' ').count() < words.len();
+        Self {
+            words,
+            stem,
+            has_suffix,
+        }
     }
-    let one = &links.nouns[parent];
-    let stem = without_key(&words, dictionary).join(" ");
-    let has_suffix = stem.split(' ').count() < words.len();
-    match stem {
-        stem if stem.is_empty() => None,
-        stem if stem == *one && has_suffix => Some(1),
-        stem if stem == *one => Some(2),
-        stem if has_suffix && stem.ends_with(&format!(" {one}")) => Some(3),
-        _ => None,
+
+    /// Returns how well the name fits the key of a table, 0 for the best, or none.
+    fn likeness(&self, parent: usize, links: &Links) -> Option<usize> {
+        links.keys[parent]?;
+        let key_words = &links.key_words[parent];
+        // The same words, however they are spelled: `cust nr` and `custNr`.
+        if self.words == *key_words && key_words.len() > 1 {
+            return Some(0);
+        }
+        let one = links.nouns[parent].as_str();
+        match self.stem.as_str() {
+            "" => None,
+            stem if stem == one && self.has_suffix => Some(1),
+            stem if stem == one => Some(2),
+            stem if self.has_suffix && ends_with_word(stem, one) => Some(3),
+            _ => None,
+        }
     }
+}
+
+/// Returns whether a text has other words before these.
+fn ends_with_word(text: &str, words: &str) -> bool {
+    let before = text.strip_suffix(words);
+    before.is_some_and(|before| before.ends_with(' '))
 }
 
 #[cfg(test)]
