@@ -132,7 +132,7 @@ pub(crate) struct WrongSettings(pub(crate) anyhow::Error);
 pub(crate) fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
     let resolved = || {
         layers::check_read(args, &layers::to_table(&T::default())?)?;
-        checked(layers::merged(args)?)
+        checked(layers::merged(args)?).map_err(|error| layers::with_file::<T>(args, error))
     };
     Ok(resolved().map_err(WrongSettings)?)
 }

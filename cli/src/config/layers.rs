@@ -6,7 +6,7 @@
 
 use std::{ffi::OsString, fs, path::Path};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
 use policy::Model;
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
@@ -153,9 +153,23 @@ pub(super) fn parse<T: DeserializeOwned>(table: Table) -> Result<T> {
     }
     serde_path_to_error::deserialize(table).map_err(|error| {
         // The message of the TOML parser ends with a line break.
-        let problem = error.inner().message().trim_end().to_owned();
+        let problem = in_words(error.inner().message().trim_end());
         anyhow!("wrong setting {}: {problem}", error.path())
     })
+}
+
+/// Names an expected value as people do.
+fn in_words(problem: &str) -> String {
+    let (seen, expected) = problem.rsplit_once(", expected ").unwrap_or((problem, ""));
+    let expected = match expected {
+        "" => return problem.to_owned(),
+        "a sequence" => r#"a list such as ["a", "b"]"#,
+        "u32" | "u64" | "usize" => "a whole number",
+        "f32" | "f64" => "a number",
+        struct_name if struct_name.starts_with("struct ") => "a section with settings",
+        other => other,
+    };
+    format!("{seen}, expected {expected}")
 }
 
 pub(super) fn to_table(settings: &impl Serialize) -> Result<Table> {
@@ -198,11 +212,18 @@ pub(super) fn read_table(path: &Path) -> Result<Table> {
     let table = text
         .parse()
         .with_context(|| format!("{} is not valid TOML", path.display()))?;
-    let place = || format!("in {}", path.display());
-    let table = with_names_here(table).with_context(place)?;
-    // Later, nothing says which file a setting is from.
-    parse::<RunConfig>(table.clone()).with_context(place)?;
-    Ok(table)
+    with_names_here(table).with_context(|| format!("in {}", path.display()))
+}
+
+/// Names the file in the error of merged settings if the file alone has it.
+pub(super) fn with_file<T: DeserializeOwned>(args: &ConfigArgs, error: Error) -> Error {
+    let Some(path) = &args.config else {
+        return error;
+    };
+    match read_table(path).and_then(parse::<T>) {
+        Ok(_) => error,
+        Err(fault) => fault.context(format!("in {}", path.display())),
+    }
 }
 
 /// Parses `a.b=1`; a value that is no TOML literal is taken as a string.

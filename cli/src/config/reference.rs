@@ -39,7 +39,7 @@ Without `--preset` a command has the preset `tiny`, or `model` if a model folder
 values differ from the column *default*. The presets are files in `cli/presets/`: `tiny` (GRPO from
 the base policy), `scratch`, `model`, `spider-smollm2`, `base` (for `pretrain`) and `smoke`.
 
-A setting that would have no effect beside the others is refused, with the reason. An env-node also
+A setting of the loss that would have no effect is refused, with the reason. An env-node also
 reads OpenEnv's variables, which lie over the file ([serving.md](serving.md)). The variables
 `SQLENV_LISTEN`, `SQLENV_ENV`, `SQLENV_LEARNER` and `SQLENV_LOG` stand for `--listen`, `--env`,
 `--learner` and `--log`.

@@ -175,6 +175,20 @@ fn the_file_of_a_wrong_setting_is_named() {
     }
 }
 
+#[test]
+fn an_expected_value_is_named_as_people_do() {
+    for (setting, expected) in [
+        ("data.databases=a,b", "expected a list such as"),
+        ("learner.steps=1e3", "expected a whole number"),
+        ("learner.optimizer.learning_rate=fast", "expected a number"),
+        ("learner=1", "expected a section with settings"),
+        ("learner.stepz=1", "expected one of"),
+    ] {
+        let error = format!("{:#}", resolve(&[setting]).unwrap_err());
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
 /// They would be cut to 32 bits, abort the process, or fail at the first step.
 #[test]
 fn numbers_that_no_machine_can_use_are_refused_with_their_limit() {

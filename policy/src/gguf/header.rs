@@ -32,10 +32,12 @@ pub(super) fn check(bytes: &[u8]) -> Result<()> {
         has_short_lengths: false,
         elements_left: MOST_ELEMENTS,
     };
-    // candle checks the magic number.
-    let is_gguf = header.u32()? == u32::from_le_bytes(*b"GGUF");
+    if !bytes.starts_with(b"GGUF") {
+        return Err(PolicyError::Usage("not a GGUF file".to_owned()));
+    }
+    header.u32()?;
     let version = header.u32()?;
-    if is_gguf && !VERSIONS.contains(&version) {
+    if !VERSIONS.contains(&version) {
         return Err(PolicyError::Usage(format!(
             "version {version} of GGUF is not supported; give a file of version 1, 2 or 3"
         )));
