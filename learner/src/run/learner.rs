@@ -124,8 +124,9 @@ impl Learner {
         self.context.evaluator.recorded();
     }
 
-    /// Says that the event of a step could not be recorded. The run then writes no checkpoint, since a
-    /// resumed run repeats and records what lies behind the last one. The caller stops the run.
+    /// Says that the event of a step could not be recorded. The run then writes no checkpoint,
+    /// since a resumed run repeats and records what lies behind the last one. The caller stops the
+    /// run.
     pub fn step_unrecorded(&self) {
         self.context.is_unrecorded.store(true, Ordering::Relaxed);
     }
