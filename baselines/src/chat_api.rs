@@ -145,6 +145,9 @@ impl ChatApi {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 Status::permission_denied(format!("{text}; give a key by --api-key-file FILE"))
             }
+            StatusCode::NOT_FOUND => Status::invalid_argument(format!(
+                "{text}; check the name of the model, and the address, which often ends with /v1"
+            )),
             _ => Status::invalid_argument(text),
         }
     }
@@ -224,6 +227,8 @@ mod tests {
                 "{text}"
             );
         }
+        let status = api.refused(StatusCode::NOT_FOUND, b"why");
+        assert!(status.message().ends_with("/v1"), "{status}");
         assert!(ChatApi::new("127.0.0.1:9", "m", None).is_err());
         assert!(ChatApi::new("http://a/v1", "m", Some("a\nb".to_owned())).is_err());
         for (unreadable, why) in [

@@ -126,9 +126,14 @@ pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<(
     for policy in &policies {
         let played = round.play(policy, &chosen, &mut comparison).await;
         // Hours of work must not be lost to a policy that fails.
-        write(args, &comparison)?;
+        let has_rows = !comparison.rows.is_empty();
+        if has_rows {
+            write(args, &comparison)?;
+        }
         if let Err(fault) = played {
-            stdout::print(comparison.text())?;
+            if has_rows {
+                stdout::print(comparison.text())?;
+            }
             return Err(fault).with_context(|| format!("{} is not compared", policy.name));
         }
     }
