@@ -92,6 +92,10 @@ impl WorkInProgress {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
     /// Returns whether the result of what is in progress will do for this claim, whose lease it
     /// then takes. It will not if it is too old for the claim, or if the learner was restarted to
     /// an older version in the meantime.
@@ -211,7 +215,11 @@ impl Actor {
                 Some(Outcome::Group(claim)) => Work::Group(claim),
                 Some(Outcome::Evaluation(claim)) => Work::Evaluation(claim),
                 Some(Outcome::Wait(wait)) => {
-                    if let Some(waited) = reminder.due(Instant::now().into_std()) {
+                    // With work in progress it is the learner that waits, perhaps for an env-node
+                    // that this actor does not reach.
+                    if self.in_progress.is_empty()
+                        && let Some(waited) = reminder.due(Instant::now().into_std())
+                    {
                         let seconds = waited.as_secs();
                         tracing::warn!(
                             "the learner has had no work for {seconds} s: it trains, or waits for \
@@ -272,7 +280,9 @@ mod tests {
             let in_progress = all.begin(&begun, 5);
             assert!(all.takes(&again, 5));
             assert_eq!(in_progress.lease_id(), 11);
+            assert!(!all.is_empty());
             drop(in_progress);
+            assert!(all.is_empty());
             assert!(!all.takes(&again, 5), "it has ended");
         }
     }
