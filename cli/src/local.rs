@@ -3,7 +3,7 @@
 
 use actor::ActorConfig;
 use anyhow::{Context as _, Result};
-use learner::{Learner, TrainEvent};
+use learner::{Learner, ReportedEvent};
 use policy::Placement;
 use proto::Transport;
 use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
@@ -14,7 +14,7 @@ const EVENTS: usize = 2;
 
 /// A running learner with its actors.
 pub(crate) struct LocalRun {
-    events: mpsc::Receiver<TrainEvent>,
+    events: mpsc::Receiver<ReportedEvent>,
     learner: Learner,
     training: tokio::task::JoinHandle<learner::Result<u64>>,
     actors: JoinSet<Result<(), actor::ActorError>>,
@@ -63,7 +63,7 @@ impl LocalRun {
 
     /// Returns the next event, or `None` after the last one. Fails if an actor fails, because the
     /// learner would wait for its groups for ever.
-    pub(crate) async fn next(&mut self) -> Result<Option<TrainEvent>> {
+    pub(crate) async fn next(&mut self) -> Result<Option<ReportedEvent>> {
         loop {
             tokio::select! {
                 biased;

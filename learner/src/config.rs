@@ -396,3 +396,13 @@ impl RolloutConfig {
         Ok(())
     }
 }
+
+/// Converts sampling settings to their message.
+pub(crate) fn sampling_message(sampling: &SamplingSettings) -> proto::v1::SamplingSettings {
+    proto::v1::SamplingSettings {
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+    }
+}

@@ -42,7 +42,7 @@ impl StepGroups {
     pub(crate) fn wrongly_answered(&self) -> Vec<String> {
         let groups = self.kept.iter().chain(&self.left_out);
         let mut groups: Vec<_> = groups.filter(|group| group.has_wrong_episode()).collect();
-        groups.sort_by_key(|group| group.index);
+        groups.sort_by_key(|group| group.head.number);
         let question = |trajectory: &Trajectory| trajectory.question_id.clone();
         let first = groups.iter().filter_map(|group| group.trajectories.first());
         let mut seen = BTreeSet::new();

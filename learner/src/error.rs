@@ -90,8 +90,8 @@ pub enum LearnerError {
         /// Why the first of them failed.
         failure: String,
     },
-    /// The reader of the run's events could not record one. Remedy: that of its failure, then
-    /// resume.
+    /// The reader of the run's events could not record one, or is gone. Remedy: that of its
+    /// failure, then resume.
     #[error("an event of the run could not be recorded; resume the run, which repeats the step")]
     Unrecorded,
     /// A question of a step could not be solved. Remedy: that of the failure, then resume.

@@ -7,9 +7,10 @@
 use std::{sync::Arc, time::Duration};
 
 use policy::SamplingSettings;
-use proto::v1::Trajectory;
+use proto::v1::{EvaluationClaim, Trajectory};
 
 use crate::{
+    config::sampling_message,
     group::SubmissionHead,
     leases::{LeasedWork, Leases},
 };
@@ -36,23 +37,11 @@ pub struct EvaluationSet {
 #[derive(Debug, PartialEq)]
 pub(crate) enum EvaluationLease {
     /// The actor plays this part.
-    Part(LeasedPart),
+    Part(EvaluationClaim),
     /// The actor holds other weights than those that are evaluated.
     OtherVersion,
     /// The actor gets no part. Time alone may change that at this time.
     None(Option<Duration>),
-}
-
-/// A part of a set that an actor plays.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LeasedPart {
-    pub(crate) part_id: u64,
-    pub(crate) lease_id: u64,
-    /// How long the actor holds it.
-    pub(crate) lease: Duration,
-    pub(crate) question_ids: Vec<String>,
-    pub(crate) sampling: SamplingSettings,
-    pub(crate) seed: u64,
 }
 
 /// The sets of a run, one after the other, and what is known of the actors that play them.
@@ -134,13 +123,14 @@ impl EvaluationQueue {
             return EvaluationLease::None(current.next_chance(now, leases, actor_id));
         };
         let lease_id = current.parts[index].work.lease(now, leases, actor_id);
-        EvaluationLease::Part(LeasedPart {
+        EvaluationLease::Part(EvaluationClaim {
             part_id: current.first_part + index as u64,
             lease_id,
-            lease: leases.time_of(actor_id),
+            policy_version: current.version,
             question_ids: current.questions(index).to_vec(),
-            sampling: current.set.sampling,
             seed: current.set.seed,
+            sampling: Some(sampling_message(&current.set.sampling)),
+            lease_seconds: leases.time_of(actor_id).as_secs() as u32,
         })
     }
 

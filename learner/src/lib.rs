@@ -39,7 +39,7 @@ pub use evaluation_queue::EvaluationSet;
 pub use group::{RefusalReason, RefusedGroup};
 pub use run::{
     evaluator::EvaluationPlan,
-    learner::{Learner, RunStorage, TrainEvent},
+    learner::{Learner, ReportedEvent, RunStorage, TrainEvent},
     open::run_name,
 };
 pub use server::{

@@ -98,7 +98,7 @@ impl Network {
     ///
     /// # Errors
     /// A name or shape is not this network's.
-    pub fn set_parameters(&mut self, parameters: BTreeMap<String, Parameter>) -> Result<()> {
+    fn set_parameters(&mut self, parameters: BTreeMap<String, Parameter>) -> Result<()> {
         self.parameters = parameters;
         self.rebuild()
     }

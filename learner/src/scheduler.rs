@@ -46,7 +46,7 @@ mod submissions;
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::leases::{LeasedWork, Leases};
-pub use messages::{Admission, Batch, Claim, GroupSummary, Lease, SchedulerSettings, Submission};
+pub use messages::{Admission, Batch, Claim, GroupSummary, Lease, SchedulerSettings};
 
 /// A group that was handed out or recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The learner while it trains and serves: what it records of each event.
 
 use anyhow::{Context as _, Result, bail};
-use learner::{Learner, LearnerError, ServerCredentials, TrainEvent};
+use learner::{Learner, LearnerError, ReportedEvent, ServerCredentials, TrainEvent};
 use proto::v1::Trajectory;
 use report::{LearnerStepRecord, RunFolder};
 use tokio::{net::TcpListener, sync::mpsc};
@@ -85,42 +85,42 @@ impl ServingLearner<'_> {
     /// one cannot be recorded: a resumed run repeats it.
     async fn record(
         &self,
-        mut events: mpsc::Receiver<TrainEvent>,
+        mut events: mpsc::Receiver<ReportedEvent>,
         stopped: &CancellationToken,
     ) -> Result<()> {
         let mut fault = None;
         let stage = self.progress.stage("GRPO", self.steps, "steps");
         stage.continue_from(self.learner.snapshot().policy_version);
-        while let Some(event) = events.recv().await {
-            match event {
-                TrainEvent::Saving | TrainEvent::Checkpoint { .. } => {}
+        while let Some((event, recorded)) = events.recv().await {
+            let written = match event {
+                TrainEvent::Checkpoint { .. } => Ok(()),
                 TrainEvent::Evaluation {
                     version,
                     name,
                     episodes,
-                } => match self.record_evaluation(version, &name, &episodes) {
-                    Ok(()) => {
-                        self.live.evaluated(self.folder);
-                        self.learner.evaluation_recorded();
-                    }
-                    Err(error) => {
-                        fault.get_or_insert(error.context("an evaluation cannot be recorded"));
-                        stopped.cancel();
-                    }
-                },
+                } => self
+                    .record_evaluation(version, &name, &episodes)
+                    .context("an evaluation cannot be recorded"),
                 TrainEvent::Step { step, metrics } => {
                     stage.set(step);
                     let record = LearnerStepRecord::of_grpo(step, metrics);
                     self.live.step(&record);
-                    if let Err(error) = self.folder.append_step(&record) {
-                        let what = format!(
+                    self.folder.append_step(&record).with_context(|| {
+                        format!(
                             "the metrics of step {step} cannot be recorded; mend this and start \
                              the learner again to resume the run"
-                        );
-                        fault.get_or_insert(anyhow::Error::from(error).context(what));
-                        self.learner.step_unrecorded();
-                        stopped.cancel();
-                    }
+                        )
+                    })
+                }
+            };
+            match written {
+                Ok(()) => {
+                    // The run may have ended.
+                    let _ = recorded.send(());
+                }
+                Err(error) => {
+                    fault.get_or_insert(error);
+                    stopped.cancel();
                 }
             }
         }
@@ -128,13 +128,15 @@ impl ServingLearner<'_> {
         fault.map_or(Ok(()), Err)
     }
 
-    /// Records an evaluation, and the policy if it is the best so far: no other version is
-    /// published before the evaluation is recorded.
+    /// Records and displays an evaluation, and records the policy if it is the best so far: no
+    /// other version is published before the evaluation is recorded.
     fn record_evaluation(&self, version: u64, name: &str, episodes: &[Trajectory]) -> Result<()> {
         self.evaluations.record(version, name, episodes, || {
             let model = self.learner.newest_model()?;
             let licences = model_folder::licence_of_base(self.base);
             model_folder::save(self.folder, model_folder::BEST, &model, &licences, version)
-        })
+        })?;
+        self.live.evaluated(self.folder);
+        Ok(())
     }
 }

@@ -137,7 +137,7 @@ impl LearningCurve<'_> {
         stage: &progress::ProgressStage,
     ) -> Result<Option<PathBuf>> {
         let mut newest_checkpoint = None;
-        while let Some(event) = run.next().await? {
+        while let Some((event, recorded)) = run.next().await? {
             match event {
                 TrainEvent::Step { step, metrics } => {
                     note(stage, step, &metrics);
@@ -146,7 +146,7 @@ impl LearningCurve<'_> {
                     self.stages.folder.append_step(&record)?;
                 }
                 // No evaluation is planned: checkpoints are evaluated here.
-                TrainEvent::Saving | TrainEvent::Evaluation { .. } => {}
+                TrainEvent::Evaluation { .. } => {}
                 TrainEvent::Checkpoint { step, path } => {
                     match self.evaluate_checkpoint(&path, step).await {
                         // The trainer has received the signal as well and writes a last checkpoint.
@@ -156,6 +156,8 @@ impl LearningCurve<'_> {
                     newest_checkpoint = Some(path);
                 }
             }
+            // The run may have ended.
+            let _ = recorded.send(());
         }
         Ok(newest_checkpoint)
     }

@@ -26,7 +26,7 @@ fn queue(questions: usize) -> EvaluationQueue {
     queue
 }
 
-fn lease(queue: &mut EvaluationQueue, now: Duration, actor_id: &str) -> Option<LeasedPart> {
+fn lease(queue: &mut EvaluationQueue, now: Duration, actor_id: &str) -> Option<EvaluationClaim> {
     match queue.lease(now, actor_id, VERSION) {
         EvaluationLease::Part(part) => Some(part),
         EvaluationLease::None(_) => None,
@@ -34,7 +34,7 @@ fn lease(queue: &mut EvaluationQueue, now: Duration, actor_id: &str) -> Option<L
     }
 }
 
-fn played(part: &LeasedPart, policy_version: u64) -> Vec<Trajectory> {
+fn played(part: &EvaluationClaim, policy_version: u64) -> Vec<Trajectory> {
     let trajectory = |question_id: &String| Trajectory {
         question_id: question_id.clone(),
         turns: vec![Turn {
@@ -47,7 +47,7 @@ fn played(part: &LeasedPart, policy_version: u64) -> Vec<Trajectory> {
     part.question_ids.iter().map(trajectory).collect()
 }
 
-fn head(part: &LeasedPart, actor_id: &str) -> SubmissionHead {
+fn head(part: &EvaluationClaim, actor_id: &str) -> SubmissionHead {
     SubmissionHead {
         number: part.part_id,
         lease_id: part.lease_id,
@@ -60,7 +60,7 @@ fn head(part: &LeasedPart, actor_id: &str) -> SubmissionHead {
 fn all_parts_are_handed_out_once_and_add_up_in_order() {
     let mut queue = queue(40);
     let now = Duration::ZERO;
-    let parts: Vec<LeasedPart> = std::iter::from_fn(|| lease(&mut queue, now, "a")).collect();
+    let parts: Vec<EvaluationClaim> = std::iter::from_fn(|| lease(&mut queue, now, "a")).collect();
     let sizes: Vec<usize> = parts.iter().map(|part| part.question_ids.len()).collect();
     assert_eq!(sizes, [16, 16, 8]);
     for part in parts.iter().rev() {

@@ -23,7 +23,7 @@ pub use self::refusal::{RefusalReason, RefusedGroup};
 use crate::{
     advantage::{RewardAggregation, has_reward_variance},
     config::{LearnerConfig, RewardWeights},
-    scheduler::{GroupSummary, Submission},
+    scheduler::GroupSummary,
 };
 
 /// The limits that a group is checked against.
@@ -83,14 +83,8 @@ pub struct StepGroups {
 /// A checked group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Its number in the run.
-    pub index: u64,
-    /// The lease under which it was rolled out.
-    pub lease_id: u64,
-    /// The actor that rolled it out.
-    pub actor_id: String,
-    /// The run that its actor joined.
-    pub run_id: String,
+    /// What identifies it.
+    pub head: SubmissionHead,
     /// The bytes in which it arrived. The journal and other ranks get the same bytes.
     pub encoded: EncodedGroup,
     /// Members in order.
@@ -103,15 +97,15 @@ pub struct Group {
 
 /// What identifies submitted work: a group, or a part of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SubmissionHead {
+pub struct SubmissionHead {
     /// The number of the group in the run, or of the part.
-    pub(crate) number: u64,
+    pub number: u64,
     /// The lease under which it was played.
-    pub(crate) lease_id: u64,
+    pub lease_id: u64,
     /// The actor that played it.
-    pub(crate) actor_id: String,
+    pub actor_id: String,
     /// The run that its actor joined, if it names one.
-    pub(crate) run_id: Option<String>,
+    pub run_id: Option<String>,
 }
 
 impl SubmissionHead {
@@ -124,16 +118,6 @@ impl SubmissionHead {
     /// Reads the head of an encoded part of an evaluation, as [`Self::of_group`] does.
     pub(crate) fn of_part(encoded: &EncodedEvaluation) -> Option<Self> {
         outline::head(encoded.bytes(), &outline::OF_PART).ok()
-    }
-
-    /// Returns what the scheduler must know of a group.
-    pub(crate) fn submission(&self) -> Submission<'_> {
-        Submission {
-            group_index: self.number,
-            lease_id: self.lease_id,
-            actor_id: &self.actor_id,
-            oldest_version: u64::MAX,
-        }
     }
 }
 
@@ -179,26 +163,19 @@ impl Group {
                 || !rules.dynamic_sampling,
             oldest_version: versions(&trajectories).min().unwrap_or(u64::MAX),
         };
-        Ok(Self {
-            index,
+        let head = SubmissionHead {
+            number: index,
             lease_id,
             actor_id,
-            run_id,
+            run_id: Some(run_id),
+        };
+        Ok(Self {
+            head,
             encoded,
             trajectories,
             rewards,
             summary,
         })
-    }
-
-    /// Returns what identifies it.
-    pub(crate) fn head(&self) -> SubmissionHead {
-        SubmissionHead {
-            number: self.index,
-            lease_id: self.lease_id,
-            actor_id: self.actor_id.clone(),
-            run_id: Some(self.run_id.clone()),
-        }
     }
 
     /// Checks that all members are episodes of the question that was handed out.
@@ -212,7 +189,7 @@ impl Group {
             Some(other) => Err(format!(
                 "group {}, member {}: is an episode of the question {:?}, but the group has the \
                  question {question_id:?}",
-                self.index, other.member, other.question_id
+                self.head.number, other.member, other.question_id
             )),
         }
     }

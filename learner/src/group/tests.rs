@@ -62,7 +62,7 @@ fn rewards_variance_and_version_are_read() {
         &rules(),
     )
     .unwrap();
-    assert_eq!((group.index, group.lease_id), (7, 9));
+    assert_eq!((group.head.number, group.head.lease_id), (7, 9));
     assert_eq!(group.rewards[0], [1.0, 0.25, 1.25, 0.15, 0.1].map(Some));
     assert_eq!(
         group.summary,

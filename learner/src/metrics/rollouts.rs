@@ -217,16 +217,13 @@ mod tests {
     };
 
     use super::*;
-    use crate::{advantage::RewardAggregation, scheduler::GroupSummary};
+    use crate::{advantage::RewardAggregation, group::SubmissionHead, scheduler::GroupSummary};
 
     /// Returns a group. A member without rewards is not scored.
     fn group(trajectories: Vec<Trajectory>, rewards: &[Option<[f64; 5]>]) -> Arc<Group> {
         let row = |row: &Option<[f64; 5]>| row.map_or(vec![None; 5], |row| row.map(Some).to_vec());
         Arc::new(Group {
-            index: 0,
-            lease_id: 0,
-            actor_id: String::new(),
-            run_id: String::new(),
+            head: SubmissionHead::default(),
             encoded: EncodedGroup::from(&SubmitRequest::default()),
             trajectories,
             rewards: rewards.iter().map(row).collect(),

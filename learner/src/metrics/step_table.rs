@@ -20,382 +20,146 @@ pub struct StepMetric {
     pub verl: &'static str,
 }
 
-const fn metric(
-    record: &'static str,
-    name: &'static str,
-    description: &'static str,
-    verl: &'static str,
-) -> StepMetric {
-    StepMetric {
-        record,
-        name,
-        description,
-        verl,
-    }
+macro_rules! step_metrics {
+    ($($record:literal $name:literal $verl:literal $description:literal;)*) => {
+        /// All metrics of learner steps.
+        pub const STEP_METRICS: [StepMetric; 59] = [
+            $(StepMetric {
+                record: $record,
+                name: $name,
+                description: $description,
+                verl: $verl,
+            }),*
+        ];
+    };
 }
 
-/// All metrics of learner steps.
-pub const STEP_METRICS: [StepMetric; 59] = [
-    metric(
-        "reward",
-        "learner_reward",
-        "Mean weighted reward of an episode of the step.",
-        "critic/score/mean",
-    ),
-    metric(
-        "reward_std",
-        "learner_reward_std",
-        "Standard deviation of the weighted reward over the episodes of the step.",
-        "",
-    ),
-    metric(
-        "rewards/correct/mean",
-        "learner_accuracy_ratio",
-        "Share of the scored training episodes that ended with a correct answer.",
-        "",
-    ),
-    metric(
-        "rewards/correct/std",
-        "learner_accuracy_std",
-        "Standard deviation of the correctness of training episodes.",
-        "",
-    ),
-    metric(
-        "rewards/return/mean",
-        "learner_return",
-        "Mean return of a training episode: the sum of its rewards before weights.",
-        "",
-    ),
-    metric(
-        "rewards/return/std",
-        "learner_return_std",
-        "Standard deviation of the return of training episodes.",
-        "",
-    ),
-    metric(
-        "rewards/shaping/mean",
-        "learner_shaping_reward",
-        "Mean reward of a training episode for its env steps, without the one for its answer.",
-        "",
-    ),
-    metric(
-        "rewards/shaping/std",
-        "learner_shaping_reward_std",
-        "Standard deviation of the reward for env steps.",
-        "",
-    ),
-    metric(
-        "rewards/progress/mean",
-        "learner_progress_reward",
-        "Mean reward of a training episode for rows that come closer to the gold rows.",
-        "",
-    ),
-    metric(
-        "rewards/progress/std",
-        "learner_progress_reward_std",
-        "Standard deviation of the reward for progress.",
-        "",
-    ),
-    metric(
-        "rewards/operational/mean",
-        "learner_operational_reward",
-        "Mean reward of a training episode for statements that run and show something new, less \
-         costs.",
-        "",
-    ),
-    metric(
-        "rewards/operational/std",
-        "learner_operational_reward_std",
-        "Standard deviation of the operational reward.",
-        "",
-    ),
-    metric(
-        "frac_reward_zero_std",
-        "learner_zero_variance_groups_ratio",
-        "Share of groups whose episodes all have the same reward, among those with two scored \
-         episodes or more. They give no gradient.",
-        "",
-    ),
-    metric(
-        "groups/zero_variance",
-        "learner_step_zero_variance_groups",
-        "Groups of the step without reward variance, with two scored episodes or more.",
-        "",
-    ),
-    metric(
-        "groups/kept",
-        "learner_step_kept_groups",
-        "Groups that the step trained on.",
-        "",
-    ),
-    metric(
-        "groups/left_out",
-        "learner_step_left_out_groups",
-        "Groups that the step looked at and did not train on.",
-        "",
-    ),
-    metric(
-        "groups/repeated",
-        "learner_step_repeated_groups",
-        "Groups of the step whose question had come back (`learner.repeat`).",
-        "",
-    ),
-    metric(
-        "groups/unsolved",
-        "learner_step_unsolved_groups",
-        "Groups of the step in which no scored episode is correct.",
-        "",
-    ),
-    metric(
-        "groups/kept_tokens",
-        "learner_step_kept_tokens",
-        "Tokens of the groups that the step trained on, prompts included.",
-        "perf/total_num_tokens",
-    ),
-    metric(
-        "demonstrations/count",
-        "learner_step_demonstrations",
-        "Demonstrations that the step trained on (`learner.demonstration_weight`).",
-        "",
-    ),
-    metric(
-        "demonstrations/tokens",
-        "learner_step_demonstration_tokens",
-        "Tokens of these demonstrations, prompts included.",
-        "",
-    ),
-    metric(
-        "episodes/failed",
-        "learner_step_failed_episodes",
-        "Episodes of the step without a score, because a service failed.",
-        "",
-    ),
-    metric(
-        "episodes/unanswered",
-        "learner_unanswered_episodes_ratio",
-        "Share of the scored episodes that ended without an answer, because their step budget ran \
-         out.",
-        "",
-    ),
-    metric(
-        "episodes/segments",
-        "learner_episode_segments_mean",
-        "Mean number of segments of an episode: contexts that it was sampled in. Above 1, older tool results or \
-         turns were left out to fit the rest.",
-        "",
-    ),
-    metric(
-        "num_tokens",
-        "learner_seen_tokens",
-        "Tokens of all prompts and completions since the run began, also before a restart; tool \
-         results are not among them.",
-        "",
-    ),
-    metric(
-        "completions/mean_length",
-        "learner_completion_tokens_mean",
-        "Mean number of tokens sampled in an episode.",
-        "response_length/mean",
-    ),
-    metric(
-        "completions/min_length",
-        "learner_completion_tokens_min",
-        "Least number of tokens sampled in an episode.",
-        "response_length/min",
-    ),
-    metric(
-        "completions/max_length",
-        "learner_completion_tokens_max",
-        "Greatest number of tokens sampled in an episode.",
-        "response_length/max",
-    ),
-    metric(
-        "completions/mean_terminated_length",
-        "learner_terminated_completion_tokens_mean",
-        "Mean number of tokens sampled in an episode that no limit cut.",
-        "",
-    ),
-    metric(
-        "completions/min_terminated_length",
-        "learner_terminated_completion_tokens_min",
-        "Least number of tokens sampled in an episode that no limit cut.",
-        "",
-    ),
-    metric(
-        "completions/max_terminated_length",
-        "learner_terminated_completion_tokens_max",
-        "Greatest number of tokens sampled in an episode that no limit cut.",
-        "",
-    ),
-    metric(
-        "completions/clipped_ratio",
-        "learner_cut_completions_ratio",
-        "Share of episodes in which the token limit cut a completion. They may go on after it.",
-        "response_length/clip_ratio",
-    ),
-    metric(
-        "tools/call_frequency",
-        "learner_tool_calls_mean",
-        "Mean number of well-formed tool calls in an episode.",
-        "tool_call_counts/mean",
-    ),
-    metric(
-        "tools/failure_frequency",
-        "learner_failed_tool_calls_ratio",
-        "Share of well-formed tool calls that had an error as observation.",
-        "",
-    ),
-    metric(
-        "tools/malformed_frequency",
-        "learner_malformed_tool_calls_ratio",
-        "Share of turns without a well-formed tool call.",
-        "",
-    ),
-    metric(
-        "staleness/mean",
-        "learner_staleness_versions_mean",
-        "Mean staleness of the step's episodes: the learner's version minus the oldest that sampled.",
-        "",
-    ),
-    metric(
-        "staleness/max",
-        "learner_staleness_versions_max",
-        "Greatest staleness of the step's episodes.",
-        "",
-    ),
-    metric(
-        "loss",
-        "learner_loss",
-        "Loss of the last update of the step.",
-        "",
-    ),
-    metric(
-        "policy_loss",
-        "learner_policy_loss",
-        "Loss of sampled tokens without the entropy bonus; absent without a bonus.",
-        "",
-    ),
-    metric(
-        "grad_norm",
-        "learner_gradient_norm",
-        "Global norm of the gradient before clipping.",
-        "actor/grad_norm",
-    ),
-    metric(
-        "learning_rate",
-        "learner_learning_rate",
-        "Learning rate of the last update of the step.",
-        "actor/lr",
-    ),
-    metric(
-        "entropy",
-        "learner_entropy_nats",
-        "Mean entropy of sampled tokens. A fall to zero means that the policy has collapsed.",
-        "actor/entropy",
-    ),
-    metric(
-        "kl",
-        "learner_kl_nats",
-        "KL divergence to the reference policy per token (estimator k3); absent without a KL term.",
-        "actor/kl_loss",
-    ),
-    metric(
-        "clip_ratio/region_mean",
-        "learner_clipped_tokens_ratio",
-        "Share of tokens (or rows) whose importance ratio the loss clipped, on either side.",
-        "actor/pg_clipfrac",
-    ),
-    metric(
-        "clip_ratio/low_mean",
-        "learner_clipped_low_tokens_ratio",
-        "Share of tokens whose ratio was clipped from below.",
-        "",
-    ),
-    metric(
-        "clip_ratio/high_mean",
-        "learner_clipped_high_tokens_ratio",
-        "Share of tokens whose ratio was clipped from above.",
-        "",
-    ),
-    metric(
-        "clip_ratio/low_min",
-        "learner_clipped_low_row_min_ratio",
-        "Least share of a row that was clipped from below.",
-        "",
-    ),
-    metric(
-        "clip_ratio/high_max",
-        "learner_clipped_high_row_max_ratio",
-        "Greatest share of a row that was clipped from above.",
-        "",
-    ),
-    metric(
-        "cispo_clip_ratio",
-        "learner_cispo_capped_tokens_ratio",
-        "Share of importance weights that CISPO capped; absent for other losses.",
-        "",
-    ),
-    metric(
-        "vespo/phi_seq_mean",
-        "learner_vespo_weight_mean",
-        "Mean weight of VESPO; absent for other losses.",
-        "",
-    ),
-    metric(
-        "sampling/sampling_logp_difference/mean",
-        "learner_sampling_logprob_difference_mean",
-        "Mean difference of the log-probabilities of learner and sampler for the same tokens.",
-        "training/rollout_probs_diff_mean (of probabilities)",
-    ),
-    metric(
-        "sampling/sampling_logp_difference/max",
-        "learner_sampling_logprob_difference_max",
-        "Greatest difference of the log-probabilities of learner and sampler.",
-        "training/rollout_probs_diff_max (of probabilities)",
-    ),
-    metric(
-        "sampling/kl_k3",
-        "learner_sampling_kl_nats",
-        "KL divergence between learner and sampler per token (estimator k3); prime-rl: mismatch_kl.",
-        "",
-    ),
-    metric(
-        "sampling/importance_sampling_ratio/min",
-        "learner_importance_ratio_min",
-        "Least importance ratio between learner and sampler after the correction.",
-        "",
-    ),
-    metric(
-        "sampling/importance_sampling_ratio/mean",
-        "learner_importance_ratio_mean",
-        "Mean importance ratio between learner and sampler after the correction.",
-        "",
-    ),
-    metric(
-        "sampling/importance_sampling_ratio/max",
-        "learner_importance_ratio_max",
-        "Greatest importance ratio between learner and sampler after the correction.",
-        "",
-    ),
-    metric(
-        "step_time",
-        "learner_step_seconds",
-        "Duration of the last step, its wait for groups included.",
-        "timing_s/step",
-    ),
-    metric(
-        "time/wait_for_batch",
-        "learner_step_wait_seconds",
-        "Time that the last step waited for its groups and demonstrations.",
-        "",
-    ),
-    metric(
-        "time/train",
-        "learner_step_train_seconds",
-        "Time that the last step trained and published its weights.",
-        "timing_s/update_actor",
-    ),
-];
+// The names in `metrics.jsonl`, in Prometheus and in verl, and below them the description.
+step_metrics! {
+    "reward" "learner_reward" "critic/score/mean"
+    "Mean weighted reward of an episode of the step.";
+    "reward_std" "learner_reward_std" ""
+    "Standard deviation of the weighted reward over the episodes of the step.";
+    "rewards/correct/mean" "learner_accuracy_ratio" ""
+    "Share of the scored training episodes that ended with a correct answer.";
+    "rewards/correct/std" "learner_accuracy_std" ""
+    "Standard deviation of the correctness of training episodes.";
+    "rewards/return/mean" "learner_return" ""
+    "Mean return of a training episode: the sum of its rewards before weights.";
+    "rewards/return/std" "learner_return_std" ""
+    "Standard deviation of the return of training episodes.";
+    "rewards/shaping/mean" "learner_shaping_reward" ""
+    "Mean reward of a training episode for its env steps, without the one for its answer.";
+    "rewards/shaping/std" "learner_shaping_reward_std" ""
+    "Standard deviation of the reward for env steps.";
+    "rewards/progress/mean" "learner_progress_reward" ""
+    "Mean reward of a training episode for rows that come closer to the gold rows.";
+    "rewards/progress/std" "learner_progress_reward_std" ""
+    "Standard deviation of the reward for progress.";
+    "rewards/operational/mean" "learner_operational_reward" ""
+    "Mean reward of a training episode for statements that run and show something new, less costs.";
+    "rewards/operational/std" "learner_operational_reward_std" ""
+    "Standard deviation of the operational reward.";
+    "frac_reward_zero_std" "learner_zero_variance_groups_ratio" ""
+    "Share of groups whose episodes all have the same reward, among those with two scored episodes \
+     or more. They give no gradient.";
+    "groups/zero_variance" "learner_step_zero_variance_groups" ""
+    "Groups of the step without reward variance, with two scored episodes or more.";
+    "groups/kept" "learner_step_kept_groups" ""
+    "Groups that the step trained on.";
+    "groups/left_out" "learner_step_left_out_groups" ""
+    "Groups that the step looked at and did not train on.";
+    "groups/repeated" "learner_step_repeated_groups" ""
+    "Groups of the step whose question had come back (`learner.repeat`).";
+    "groups/unsolved" "learner_step_unsolved_groups" ""
+    "Groups of the step in which no scored episode is correct.";
+    "groups/kept_tokens" "learner_step_kept_tokens" "perf/total_num_tokens"
+    "Tokens of the groups that the step trained on, prompts included.";
+    "demonstrations/count" "learner_step_demonstrations" ""
+    "Demonstrations that the step trained on (`learner.demonstration_weight`).";
+    "demonstrations/tokens" "learner_step_demonstration_tokens" ""
+    "Tokens of these demonstrations, prompts included.";
+    "episodes/failed" "learner_step_failed_episodes" ""
+    "Episodes of the step without a score, because a service failed.";
+    "episodes/unanswered" "learner_unanswered_episodes_ratio" ""
+    "Share of the scored episodes that ended without an answer, because their step budget ran out.";
+    "episodes/segments" "learner_episode_segments_mean" ""
+    "Mean number of segments of an episode: contexts that it was sampled in. Above 1, older tool \
+     results or turns were left out to fit the rest.";
+    "num_tokens" "learner_seen_tokens" ""
+    "Tokens of all prompts and completions since the run began, also before a restart; tool \
+     results are not among them.";
+    "completions/mean_length" "learner_completion_tokens_mean" "response_length/mean"
+    "Mean number of tokens sampled in an episode.";
+    "completions/min_length" "learner_completion_tokens_min" "response_length/min"
+    "Least number of tokens sampled in an episode.";
+    "completions/max_length" "learner_completion_tokens_max" "response_length/max"
+    "Greatest number of tokens sampled in an episode.";
+    "completions/mean_terminated_length" "learner_terminated_completion_tokens_mean" ""
+    "Mean number of tokens sampled in an episode that no limit cut.";
+    "completions/min_terminated_length" "learner_terminated_completion_tokens_min" ""
+    "Least number of tokens sampled in an episode that no limit cut.";
+    "completions/max_terminated_length" "learner_terminated_completion_tokens_max" ""
+    "Greatest number of tokens sampled in an episode that no limit cut.";
+    "completions/clipped_ratio" "learner_cut_completions_ratio" "response_length/clip_ratio"
+    "Share of episodes in which the token limit cut a completion. They may go on after it.";
+    "tools/call_frequency" "learner_tool_calls_mean" "tool_call_counts/mean"
+    "Mean number of well-formed tool calls in an episode.";
+    "tools/failure_frequency" "learner_failed_tool_calls_ratio" ""
+    "Share of well-formed tool calls that had an error as observation.";
+    "tools/malformed_frequency" "learner_malformed_tool_calls_ratio" ""
+    "Share of turns without a well-formed tool call.";
+    "staleness/mean" "learner_staleness_versions_mean" ""
+    "Mean staleness of the step's episodes: the learner's version minus the oldest that sampled.";
+    "staleness/max" "learner_staleness_versions_max" ""
+    "Greatest staleness of the step's episodes.";
+    "loss" "learner_loss" ""
+    "Loss of the last update of the step.";
+    "policy_loss" "learner_policy_loss" ""
+    "Loss of sampled tokens without the entropy bonus; absent without a bonus.";
+    "grad_norm" "learner_gradient_norm" "actor/grad_norm"
+    "Global norm of the gradient before clipping.";
+    "learning_rate" "learner_learning_rate" "actor/lr"
+    "Learning rate of the last update of the step.";
+    "entropy" "learner_entropy_nats" "actor/entropy"
+    "Mean entropy of sampled tokens. A fall to zero means that the policy has collapsed.";
+    "kl" "learner_kl_nats" "actor/kl_loss"
+    "KL divergence to the reference policy per token (estimator k3); absent without a KL term.";
+    "clip_ratio/region_mean" "learner_clipped_tokens_ratio" "actor/pg_clipfrac"
+    "Share of tokens (or rows) whose importance ratio the loss clipped, on either side.";
+    "clip_ratio/low_mean" "learner_clipped_low_tokens_ratio" ""
+    "Share of tokens whose ratio was clipped from below.";
+    "clip_ratio/high_mean" "learner_clipped_high_tokens_ratio" ""
+    "Share of tokens whose ratio was clipped from above.";
+    "clip_ratio/low_min" "learner_clipped_low_row_min_ratio" ""
+    "Least share of a row that was clipped from below.";
+    "clip_ratio/high_max" "learner_clipped_high_row_max_ratio" ""
+    "Greatest share of a row that was clipped from above.";
+    "cispo_clip_ratio" "learner_cispo_capped_tokens_ratio" ""
+    "Share of importance weights that CISPO capped; absent for other losses.";
+    "vespo/phi_seq_mean" "learner_vespo_weight_mean" ""
+    "Mean weight of VESPO; absent for other losses.";
+    "sampling/sampling_logp_difference/mean" "learner_sampling_logprob_difference_mean"
+    "training/rollout_probs_diff_mean (of probabilities)"
+    "Mean difference of the log-probabilities of learner and sampler for the same tokens.";
+    "sampling/sampling_logp_difference/max" "learner_sampling_logprob_difference_max"
+    "training/rollout_probs_diff_max (of probabilities)"
+    "Greatest difference of the log-probabilities of learner and sampler.";
+    "sampling/kl_k3" "learner_sampling_kl_nats" ""
+    "KL divergence between learner and sampler per token (estimator k3); prime-rl: mismatch_kl.";
+    "sampling/importance_sampling_ratio/min" "learner_importance_ratio_min" ""
+    "Least importance ratio between learner and sampler after the correction.";
+    "sampling/importance_sampling_ratio/mean" "learner_importance_ratio_mean" ""
+    "Mean importance ratio between learner and sampler after the correction.";
+    "sampling/importance_sampling_ratio/max" "learner_importance_ratio_max" ""
+    "Greatest importance ratio between learner and sampler after the correction.";
+    "step_time" "learner_step_seconds" "timing_s/step"
+    "Duration of the last step, its wait for groups included.";
+    "time/wait_for_batch" "learner_step_wait_seconds" ""
+    "Time that the last step waited for its groups and demonstrations.";
+    "time/train" "learner_step_train_seconds" "timing_s/update_actor"
+    "Time that the last step trained and published its weights.";
+}
 
 #[cfg(test)]
 mod tests {

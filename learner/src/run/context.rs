@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use policy::{Constraint, Model, SamplingSettings};
+use policy::{Constraint, Model};
 use proto::{
     RareWarning, Snapshot,
     v1::{JoinResponse, ModelFile, RolloutSettings},
@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::{
     clock::now,
-    config::{LearnerConfig, RolloutConfig},
+    config::{LearnerConfig, RolloutConfig, sampling_message},
     demonstrations::Demonstrate,
     ranks::RankRegistry,
     run::{evaluator::Evaluator, intake::Intake, traces::GroupTraces},
@@ -66,8 +66,6 @@ pub(crate) struct RunContext {
     pub(crate) demonstrate: OnceLock<Box<Demonstrate>>,
     /// Ends a step before it is made.
     pub(crate) stopping: Arc<AtomicBool>,
-    /// Whether the reader of the events could not record one.
-    pub(crate) is_unrecorded: AtomicBool,
     /// Whether an actor has joined since the run was opened.
     pub(crate) has_been_joined: AtomicBool,
     /// None while the run continues.
@@ -132,16 +130,6 @@ impl RunContext {
             max_leases_per_actor: u32::try_from(self.config.trust.max_leases_per_actor)
                 .unwrap_or(u32::MAX),
         }
-    }
-}
-
-/// Converts sampling settings to their message.
-pub(crate) fn sampling_message(sampling: &SamplingSettings) -> proto::v1::SamplingSettings {
-    proto::v1::SamplingSettings {
-        temperature: sampling.temperature,
-        top_k: sampling.top_k,
-        top_p: sampling.top_p,
-        min_p: sampling.min_p,
     }
 }
 

@@ -37,8 +37,8 @@ pub(crate) struct Evaluator {
 struct EvaluatorState {
     plan: EvaluationPlan,
     queue: EvaluationQueue,
-    /// False from the beginning of a set until its result is recorded.
-    is_recorded: bool,
+    /// True from the beginning of a set until its result is recorded.
+    is_evaluating: bool,
     is_stopped: bool,
 }
 
@@ -51,7 +51,7 @@ impl Evaluator {
         let state = EvaluatorState {
             plan: EvaluationPlan::new(),
             queue: EvaluationQueue::new(leases, random.hash_one("parts") >> 1),
-            is_recorded: true,
+            is_evaluating: false,
             is_stopped: false,
         };
         Self {
@@ -85,30 +85,18 @@ impl Evaluator {
     pub(crate) fn begin(&self, now: Duration, set: EvaluationSet, version: u64) {
         let mut state = self.state.lock();
         state.queue.begin(now, set, version);
-        state.is_recorded = false;
-    }
-
-    /// Blocks until the result of the last set is recorded, and returns true, or until the run is
-    /// being stopped. Otherwise a run that is killed could resume after an evaluation whose result
-    /// is lost.
-    pub(crate) fn wait_until_recorded(&self) -> bool {
-        let mut state = self.state.lock();
-        while !state.is_recorded && !state.is_stopped {
-            self.changed.wait(&mut state);
-        }
-        state.is_recorded
+        state.is_evaluating = true;
     }
 
     /// Returns whether a set is being played, or its result is not recorded yet.
     pub(crate) fn is_evaluating(&self) -> bool {
         let state = self.state.lock();
-        !state.is_recorded && !state.is_stopped
+        state.is_evaluating && !state.is_stopped
     }
 
     /// Notes that the result of the last set is recorded.
     pub(crate) fn recorded(&self) {
-        self.state.lock().is_recorded = true;
-        self.changed.notify_all();
+        self.state.lock().is_evaluating = false;
     }
 
     /// Blocks until all episodes are finished, and returns them in the order of the questions; none
@@ -241,7 +229,6 @@ mod tests {
         evaluator.stop();
         assert!(matches!(lease(2), EvaluationLease::None(None)));
         assert_eq!(evaluator.wait(|| Ok(())).unwrap(), None);
-        assert!(!evaluator.wait_until_recorded());
     }
 
     #[test]
@@ -251,7 +238,7 @@ mod tests {
         evaluator.begin(Duration::ZERO, set(), 2);
         assert!(evaluator.is_evaluating());
         evaluator.recorded();
-        assert!(evaluator.wait_until_recorded() && !evaluator.is_evaluating());
+        assert!(!evaluator.is_evaluating());
         evaluator.begin(Duration::ZERO, set(), 3);
         assert!(evaluator.is_evaluating());
         evaluator.stop();

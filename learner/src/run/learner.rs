@@ -42,8 +42,7 @@ pub enum TrainEvent {
         /// The step's metrics under TRL's names.
         metrics: Metrics,
     },
-    /// Actors have played an evaluation set. The run continues after
-    /// [`Learner::evaluation_recorded`].
+    /// Actors have played an evaluation set. The run continues when it is recorded.
     Evaluation {
         /// The policy version that was evaluated.
         version: u64,
@@ -52,9 +51,6 @@ pub enum TrainEvent {
         /// One episode of each question, in the order of the questions.
         episodes: Vec<Trajectory>,
     },
-    /// A checkpoint is written once this event is received: a resumed run does not make the steps
-    /// before it again, so the reader must have recorded them.
-    Saving,
     /// A checkpoint was written.
     Checkpoint {
         /// The step after which it was written.
@@ -63,6 +59,11 @@ pub enum TrainEvent {
         path: PathBuf,
     },
 }
+
+/// An event, and the sender by which its reader says that the event is recorded. A reader that
+/// cannot record it drops the sender and stops the run. After a step that is not recorded the run
+/// writes no checkpoint, since a resumed run repeats and records what lies behind the last one.
+pub type ReportedEvent = (TrainEvent, oneshot::Sender<()>);
 
 /// Where a run is kept.
 #[derive(Debug)]
@@ -119,18 +120,6 @@ impl Learner {
         self.context.evaluator.plan(plan, version);
     }
 
-    /// Lets the run continue after the event of an evaluation.
-    pub fn evaluation_recorded(&self) {
-        self.context.evaluator.recorded();
-    }
-
-    /// Says that the event of a step could not be recorded. The run then writes no checkpoint,
-    /// since a resumed run repeats and records what lies behind the last one. The caller stops the
-    /// run.
-    pub fn step_unrecorded(&self) {
-        self.context.is_unrecorded.store(true, Ordering::Relaxed);
-    }
-
     /// Checks that no other learner has opened the run. Blocks.
     ///
     /// # Errors
@@ -140,7 +129,7 @@ impl Learner {
     }
 
     /// Returns whether the training waits for an evaluation: for the actors that play it, or for
-    /// [`Self::evaluation_recorded`].
+    /// the reader that records it.
     pub fn is_evaluating(&self) -> bool {
         self.context.evaluator.is_evaluating()
     }
@@ -201,11 +190,11 @@ impl Learner {
     /// settings.
     ///
     /// # Errors
-    /// The settings want demonstrations, and nobody gives them. Or a step or a checkpoint failed;
-    /// what was written before is whole.
+    /// The settings want demonstrations, and nobody gives them. Or a step or a checkpoint failed,
+    /// or an event before a checkpoint could not be recorded; what was written before is whole.
     pub async fn train(
         &self,
-        events: mpsc::Sender<TrainEvent>,
+        events: mpsc::Sender<ReportedEvent>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<u64> {
         if self.context.config.demonstration_weight > 0.0
@@ -224,6 +213,7 @@ impl Learner {
             context: Arc::clone(&self.context),
             trainer,
             events,
+            reported: Vec::new(),
         };
         let body = move || {
             let in_progress = RunInProgress::begin();

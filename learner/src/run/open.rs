@@ -101,7 +101,6 @@ impl Learner {
                 verifier: OnceLock::new(),
                 demonstrate: OnceLock::new(),
                 stopping: trainer.network.stopping(),
-                is_unrecorded: AtomicBool::new(false),
                 has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),
                 run_id: format!("{run_name}-{}", &fingerprint[..16]),

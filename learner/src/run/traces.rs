@@ -31,8 +31,8 @@ impl GroupTraces {
             span.in_scope(|| ());
             Some(span)
         };
-        let kept = groups.kept.iter().map(|group| (group.index, true));
-        let left_out = groups.left_out.iter().map(|group| (group.index, false));
+        let kept = groups.kept.iter().map(|it| (it.head.number, true));
+        let left_out = groups.left_out.iter().map(|it| (it.head.number, false));
         let all: Vec<(u64, bool)> = kept.chain(left_out).collect();
         let spans = all
             .iter()

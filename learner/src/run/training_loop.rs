@@ -2,20 +2,20 @@
 //! version.
 //!
 //! Invariant: a step is made, its snapshot published and its groups dropped, in this order; a
-//! checkpoint holds the state after whole steps only, and is written when their events have been
-//! handled. A stop ends the running step before it is made and writes a checkpoint; a resumed run
+//! checkpoint holds the state after whole steps only, and is written when their events are
+//! recorded. A stop ends the running step before it is made and writes a checkpoint; a resumed run
 //! makes the step from the journal. Groups that a step cannot train on are taken back, and the step
 //! is made without them. A learner whose run another one has opened stops before it publishes or
 //! writes anything further.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 use policy::Model;
 use proto::{Snapshot, v1::Trajectory};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     checkpoint::{self, CHECKPOINTS, CheckpointState},
@@ -27,7 +27,7 @@ use crate::{
     ranks::Ranks,
     run::{
         context::{RunContext, RunEnd},
-        learner::TrainEvent,
+        learner::{ReportedEvent, TrainEvent},
     },
     trainer::Trainer,
 };
@@ -36,7 +36,10 @@ use crate::{
 pub(crate) struct Run {
     pub(crate) context: Arc<RunContext>,
     pub(crate) trainer: Trainer,
-    pub(crate) events: mpsc::Sender<TrainEvent>,
+    pub(crate) events: mpsc::Sender<ReportedEvent>,
+    /// Get a message each when the reader has recorded an event: those of the steps since the last
+    /// checkpoint, and of that checkpoint.
+    pub(crate) reported: Vec<oneshot::Receiver<()>>,
 }
 
 impl Run {
@@ -97,8 +100,9 @@ impl Run {
         Ok(step)
     }
 
-    /// Waits until actors have played the evaluations that are planned for the newest version.
-    /// Returns false if the run is being stopped before.
+    /// Waits until actors have played the evaluations that are planned for the newest version, and
+    /// the reader has recorded them. Returns false if the run is being stopped before, or if the
+    /// reader has failed.
     ///
     /// # Errors
     /// The run is stopped because a group could not be journaled, or another learner has opened it.
@@ -118,16 +122,16 @@ impl Run {
             };
             context.intake.check_newest()?;
             metrics::evaluation_played(&name, version, accuracy(&episodes));
-            self.emit(TrainEvent::Evaluation {
+            let recorded = self.emit(TrainEvent::Evaluation {
                 version,
                 name,
                 episodes,
             });
-            if !context.evaluator.wait_until_recorded() {
-                // As above.
-                context.intake.wait_for_batch(|| context.now())?;
+            // Otherwise a run that is killed could resume after an evaluation whose result is lost.
+            if recorded.blocking_recv().is_err() {
                 return Ok(false);
             }
+            context.evaluator.recorded();
         }
         Ok(true)
     }
@@ -170,10 +174,11 @@ impl Run {
             ("time/train".to_owned(), step_seconds - wait_seconds),
         ]));
         metrics::step_made(version, &metrics);
-        self.emit(TrainEvent::Step {
+        let recorded = self.emit(TrainEvent::Step {
             step: version,
             metrics,
         });
+        self.reported.push(recorded);
         Ok(Some(version))
     }
 
@@ -243,18 +248,18 @@ impl Run {
         if trajectories.any(|trajectory| trajectory.scored) {
             return Ok(());
         }
-        let contributors: BTreeSet<&str> = groups().map(|it| it.actor_id.as_str()).collect();
+        let contributors: BTreeSet<&str> = groups().map(|it| it.head.actor_id.as_str()).collect();
         let now = self.context.now();
-        let is_left =
-            groups().any(|group| self.context.intake.may_be_rolled_out_again(group.index));
+        let intake = &self.context.intake;
+        let is_left = groups().any(|it| intake.may_be_rolled_out_again(it.head.number));
         if is_left && self.context.actors.lock().has_others(now, &contributors) {
             let refused = groups().map(|group| RefusedGroup {
-                index: group.index,
-                actor_id: group.actor_id.clone(),
+                index: group.head.number,
+                actor_id: group.head.actor_id.clone(),
                 reason: RefusalReason::Unscored,
                 problem: format!(
                     "group {}: none of its episodes was completed: {failure}",
-                    group.index
+                    group.head.number
                 ),
             });
             return Err(LearnerError::Refused(refused.collect()));
@@ -266,8 +271,13 @@ impl Run {
         })
     }
 
-    /// Writes a checkpoint of the state after the last whole step, and returns that step.
-    fn checkpoint(&self) -> Result<u64> {
+    /// Writes a checkpoint of the state after the last whole step, and returns that step. Waits
+    /// until the reader has recorded all events: a resumed run does not make these steps again.
+    ///
+    /// # Errors
+    /// [`LearnerError::Unrecorded`] if it could not or is gone; or the checkpoint cannot be
+    /// written.
+    fn checkpoint(&mut self) -> Result<u64> {
         let context = &self.context;
         let (next_group_index, journal_offset) = context.intake.cursor();
         let state = CheckpointState {
@@ -281,9 +291,10 @@ impl Run {
             ..CheckpointState::default()
         };
         let step = state.step;
-        self.wait_for_reader();
-        if context.is_unrecorded.load(Ordering::Relaxed) {
-            return Err(LearnerError::Unrecorded);
+        for recorded in self.reported.drain(..) {
+            if recorded.blocking_recv().is_err() {
+                return Err(LearnerError::Unrecorded);
+            }
         }
         let model = Model {
             weights: self.trainer.network.weights(),
@@ -304,23 +315,22 @@ impl Run {
             .upload_checkpoint(step, &path, &context.run_dir, keep_last)?;
         stopwatch.lap(&SAVING);
         metrics::checkpoint_written();
-        self.emit(TrainEvent::Checkpoint { step, path });
+        let recorded = self.emit(TrainEvent::Checkpoint { step, path });
+        self.reported.push(recorded);
         Ok(step)
     }
 
-    /// Waits until the reader has handled all events, or has dropped its end. It handles one after
-    /// the other, and so has handled all of them when it receives another one.
-    fn wait_for_reader(&self) {
-        self.emit(TrainEvent::Saving);
-        let all_places = self.events.reserve_many(self.events.max_capacity());
-        drop(futures::executor::block_on(all_places));
-    }
-
-    /// Reports an event. Waits for a slow reader, and continues if the reader has dropped its end.
-    fn emit(&self, event: TrainEvent) {
-        if self.events.blocking_send(event).is_err() {
+    /// Reports an event. Waits for a slow reader. Returns what gets a message when the event is
+    /// recorded, and an error if it cannot be, or if the reader is gone.
+    fn emit(&self, event: TrainEvent) -> oneshot::Receiver<()> {
+        let (sender, mut recorded) = oneshot::channel();
+        let sent = self.events.blocking_send((event, sender));
+        // A reader that goes away during the send may leave the event in the channel.
+        if sent.is_err() || self.events.is_closed() {
             tracing::debug!("the receiver of the run's events is gone");
+            recorded.close();
         }
+        recorded
     }
 }
 

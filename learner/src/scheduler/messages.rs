@@ -48,19 +48,6 @@ pub struct Lease {
     pub expires: Duration,
 }
 
-/// A submitted group, as far as the scheduler judges it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Submission<'a> {
-    /// The group.
-    pub group_index: u64,
-    /// The lease under which it was rolled out.
-    pub lease_id: u64,
-    /// The actor that submits it.
-    pub actor_id: &'a str,
-    /// The oldest policy version that sampled in it.
-    pub oldest_version: u64,
-}
-
 /// What the scheduler decides about a submitted group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {

@@ -2,28 +2,29 @@
 
 use std::time::Duration;
 
-use super::{Admission, GroupState, GroupSummary, Scheduler, Submission};
-use crate::leases::LeasedWork;
+use super::{Admission, GroupState, GroupSummary, Scheduler};
+use crate::{group::SubmissionHead, leases::LeasedWork};
 
 impl Scheduler {
-    /// Decides whether the run takes a finished group. The lease of a stale group ends, so that the
-    /// group is handed out again, unless another actor holds it by now.
-    pub fn judge(&mut self, submission: Submission<'_>) -> Admission {
-        let index = submission.group_index;
+    /// Decides whether the run takes a finished group, of which `oldest_version` is the oldest
+    /// policy version that sampled. The lease of a stale group ends, so that the group is handed
+    /// out again, unless another actor holds it by now.
+    pub fn judge(&mut self, head: &SubmissionHead, oldest_version: u64) -> Admission {
+        let index = head.number;
         let is_in = self
             .groups
             .get(&index)
             .is_some_and(|it| it.summary.is_some());
         let is_made = index < self.start;
-        if (is_in || is_made) && self.was_given(submission) {
-            self.leases.forgive(submission.actor_id);
+        if (is_in || is_made) && self.was_given(head) {
+            self.leases.forgive(&head.actor_id);
         }
-        if is_made || is_in || self.was_given_before(submission) {
+        if is_made || is_in || self.was_given_before(head) {
             Admission::Duplicate
-        } else if !self.was_given(submission) {
+        } else if !self.was_given(head) {
             Admission::Unknown
-        } else if self.is_stale(submission.oldest_version) {
-            self.end_lease(index, submission.lease_id);
+        } else if self.is_stale(oldest_version) {
+            self.end_lease(index, head.lease_id);
             Admission::Stale
         } else {
             // The first result of a group counts, even if its lease has expired. The content of a
@@ -36,15 +37,15 @@ impl Scheduler {
     /// again. Other actors have the first chance to take it, and results under earlier leases still
     /// count. Returns false, and changes nothing, if the actor was not given the group under this
     /// lease.
-    pub fn refuse(&mut self, now: Duration, submission: Submission<'_>) -> bool {
-        let was_given = self.was_given(submission);
+    pub fn refuse(&mut self, now: Duration, head: &SubmissionHead) -> bool {
+        let was_given = self.was_given(head);
         if was_given {
-            self.distrust(submission.actor_id);
+            self.distrust(&head.actor_id);
         }
-        let state = self.groups.get_mut(&submission.group_index);
+        let state = self.groups.get_mut(&head.number);
         let unfinished = state.filter(|it| was_given && it.summary.is_none());
         if let Some(state) = unfinished {
-            state.work.refuse(now, submission.lease_id);
+            state.work.refuse(now, head.lease_id);
         }
         was_given
     }
@@ -74,20 +75,18 @@ impl Scheduler {
     }
 
     /// Returns whether the group was handed out to the actor under this lease.
-    fn was_given(&self, submission: Submission<'_>) -> bool {
-        match self.groups.get(&submission.group_index) {
-            Some(state) => state
-                .work
-                .was_given(submission.lease_id, submission.actor_id),
-            None => self.was_given_before(submission),
+    fn was_given(&self, head: &SubmissionHead) -> bool {
+        match self.groups.get(&head.number) {
+            Some(state) => state.work.was_given(head.lease_id, &head.actor_id),
+            None => self.was_given_before(head),
         }
     }
 
     /// Returns whether the group was handed out for an earlier step, which may have been made
     /// without it.
-    fn was_given_before(&self, submission: Submission<'_>) -> bool {
-        let work = self.made.get(&submission.group_index);
-        work.is_some_and(|it| it.was_given(submission.lease_id, submission.actor_id))
+    fn was_given_before(&self, head: &SubmissionHead) -> bool {
+        let work = self.made.get(&head.number);
+        work.is_some_and(|it| it.was_given(head.lease_id, &head.actor_id))
     }
 
     /// Ends a lease, so that the group is handed out again, unless another actor holds it by now.

@@ -13,10 +13,9 @@ use proto::{
     chunks::CHUNK_BYTES,
     share,
     v1::{
-        ActorIdentity, ClaimRequest, ClaimResponse, EvaluationClaim, GroupClaim, JoinRequest,
-        JoinResponse, SubmitEvaluationResponse, SubmitResponse, Wait, WeightsRequest,
-        WeightsResponse, claim_response::Outcome, learner_server::LearnerServer,
-        ranks_server::RanksServer,
+        ActorIdentity, ClaimRequest, ClaimResponse, GroupClaim, JoinRequest, JoinResponse,
+        SubmitEvaluationResponse, SubmitResponse, Wait, WeightsRequest, WeightsResponse,
+        claim_response::Outcome, learner_server::LearnerServer, ranks_server::RanksServer,
     },
 };
 use tokio::{
@@ -29,9 +28,9 @@ use tonic::{Request, Response, Status};
 use crate::{
     Learner,
     error::Result,
-    evaluation_queue::{EvaluationLease, LeasedPart},
+    evaluation_queue::EvaluationLease,
     group, metrics,
-    run::context::{RunContext, sampling_message},
+    run::context::RunContext,
     scheduler::{Claim, Lease},
     server::{call_limits::HeldByCall, identity, weights_stream},
 };
@@ -72,7 +71,7 @@ impl Learner {
             changes.mark_unchanged();
             let now = context.now();
             let chance_of_part = match context.evaluator.lease(now, actor_id, policy_version) {
-                EvaluationLease::Part(part) => return self.evaluation_claim(part),
+                EvaluationLease::Part(part) => return Outcome::Evaluation(part),
                 EvaluationLease::OtherVersion => return wait(RETRY_MILLISECONDS),
                 EvaluationLease::None(chance) => chance,
             };
@@ -105,18 +104,6 @@ impl Learner {
                 return wait(0);
             }
         }
-    }
-
-    fn evaluation_claim(&self, part: LeasedPart) -> Outcome {
-        Outcome::Evaluation(EvaluationClaim {
-            part_id: part.part_id,
-            lease_id: part.lease_id,
-            policy_version: self.snapshot().policy_version,
-            question_ids: part.question_ids,
-            seed: part.seed,
-            sampling: Some(sampling_message(&part.sampling)),
-            lease_seconds: part.lease.as_secs() as u32,
-        })
     }
 
     fn group_claim(&self, now: Duration, lease: Lease, question_id: String) -> GroupClaim {

@@ -152,7 +152,7 @@ impl Learner {
             return Ok(());
         };
         let verified = verifier.verify(group).await;
-        verified.map_err(|fault| SubmitFault::of_replay(fault, group.head()))
+        verified.map_err(|fault| SubmitFault::of_replay(fault, group.head.clone()))
     }
 
     /// Counts a group that is refused, and hands it out again.
@@ -176,7 +176,7 @@ impl RunContext {
         }
         let invalid = |fault| SubmitFault::Refused(head.clone(), RefusalReason::Invalid, fault);
         let group = Group::new(encoded, self.intake.rules()).map_err(invalid)?;
-        self.check_run(&group.run_id)?;
+        self.check_run(group.head.run_id.as_deref().unwrap_or_default())?;
         match self.intake.judge(&group).map_err(invalid)? {
             Admission::Accept => Ok(Ok(group)),
             refused => Ok(Err(refused)),
@@ -184,7 +184,7 @@ impl RunContext {
     }
 
     fn journal(&self, group: Group, submission: TraceContext) -> Result<Admission, SubmitFault> {
-        let (id, index) = (group.actor_id.clone(), group.index);
+        let (id, index) = (group.head.actor_id.clone(), group.head.number);
         let shown = group.trajectories.first().cloned();
         let admission = self.intake.submit(group).map_err(|fault| {
             tracing::error!(%fault, "the run stops");

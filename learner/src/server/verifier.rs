@@ -113,13 +113,13 @@ impl Verifier {
 
     /// Plays the scored episodes of a group again, unless it is not in the share.
     pub(crate) async fn verify(&self, group: &Group) -> Result<(), VerifyError> {
-        if !self.is_in_share(group.index, group.lease_id) {
+        if !self.is_in_share(group.head.number, group.head.lease_id) {
             return Ok(());
         }
         let episodes = scored(&group.trajectories).map(|trajectory| Played {
-            name: format!("group {}, member {}", group.index, trajectory.member),
+            name: format!("group {}, member {}", group.head.number, trajectory.member),
             seed: self.run_seed,
-            group: group.index,
+            group: group.head.number,
             trajectory,
         });
         self.replay_all(episodes).await

@@ -44,14 +44,14 @@ impl Trainer {
                 continue;
             };
             let group = &rows.groups[number];
-            if refused.iter().all(|known| known.index != group.index) {
+            if refused.iter().all(|known| known.index != group.head.number) {
                 refused.push(RefusedGroup {
-                    index: group.index,
-                    actor_id: group.actor_id.clone(),
+                    index: group.head.number,
+                    actor_id: group.head.actor_id.clone(),
                     reason: RefusalReason::Constraint,
                     problem: format!(
                         "group {}: {error}; run the same version of the program",
-                        group.index
+                        group.head.number
                     ),
                 });
             }

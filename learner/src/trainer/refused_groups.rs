@@ -94,15 +94,15 @@ impl Trainer {
             .filter_map(|it| Some((it.difference, it.own, rows.groups.get(it.group as usize)?)));
         differing
             .map(|(difference, own, group)| RefusedGroup {
-                index: group.index,
-                actor_id: group.actor_id.clone(),
+                index: group.head.number,
+                actor_id: group.head.actor_id.clone(),
                 reason: RefusalReason::Logprobs,
                 problem: format!(
                     "group {}: a recorded log-probability differs by {difference:.2} nats from the \
                      learner's {own:.2} for the same token, more than \
                      learner.trust.max_logprob_difference ({bound}) allows; run the same version \
                      of the program, the same dtype and the weights of the learner",
-                    group.index
+                    group.head.number
                 ),
             })
             .collect()
@@ -133,10 +133,10 @@ impl Trainer {
             tried += 1;
             if !is_finite {
                 refused.push(RefusedGroup {
-                    index: group.index,
-                    actor_id: group.actor_id.clone(),
+                    index: group.head.number,
+                    actor_id: group.head.actor_id.clone(),
                     reason: RefusalReason::NotFinite,
-                    problem: format!("group {}: its gradient is not finite", group.index),
+                    problem: format!("group {}: its gradient is not finite", group.head.number),
                 });
             }
         }

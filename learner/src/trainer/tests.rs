@@ -8,6 +8,7 @@ use proto::{
 use super::*;
 use crate::{
     batch::micro_batches,
+    group::SubmissionHead,
     loss::{LossSettings, LossType, RatioLevel},
     scheduler::GroupSummary,
 };
@@ -30,10 +31,7 @@ fn group() -> Arc<Group> {
         ..Trajectory::default()
     };
     Arc::new(Group {
-        index: 0,
-        lease_id: 0,
-        actor_id: String::new(),
-        run_id: String::new(),
+        head: SubmissionHead::default(),
         encoded: EncodedGroup::from(&SubmitRequest::default()),
         trajectories: vec![
             trajectory(0, vec![segment(4)]),

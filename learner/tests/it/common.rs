@@ -3,8 +3,8 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use learner::{
-    Learner, LearnerConfig, RunArguments, TrainEvent, TrainingQuestion, config::CheckpointConfig,
-    questions::RepeatSettings,
+    Learner, LearnerConfig, ReportedEvent, RunArguments, TrainEvent, TrainingQuestion,
+    config::CheckpointConfig, questions::RepeatSettings,
 };
 use policy::{DecoderConfig, Model, Weights};
 use proto::{
@@ -311,9 +311,13 @@ pub(crate) async fn act(
 }
 
 /// Returns where a run reports to if no test reads it.
-pub(crate) fn unread_events() -> mpsc::Sender<TrainEvent> {
-    let (sender, mut events) = mpsc::channel(1);
-    tokio::spawn(async move { while events.recv().await.is_some() {} });
+pub(crate) fn unread_events() -> mpsc::Sender<ReportedEvent> {
+    let (sender, mut events) = mpsc::channel::<ReportedEvent>(1);
+    tokio::spawn(async move {
+        while let Some((_, recorded)) = events.recv().await {
+            let _ = recorded.send(());
+        }
+    });
     sender
 }
 
@@ -327,20 +331,17 @@ pub(crate) async fn train(
     let tasks: Vec<_> = (0..actors)
         .map(|number| tokio::spawn(actor(learner.clone(), format!("actor-{number}"))))
         .collect();
-    let (sender, mut receiver) = mpsc::channel(1);
+    let (sender, mut receiver) = mpsc::channel::<ReportedEvent>(1);
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
-    let watched = learner.clone();
     let watcher = tokio::spawn(async move {
         let mut events = Vec::new();
-        while let Some(event) = receiver.recv().await {
-            if matches!(event, TrainEvent::Evaluation { .. }) {
-                watched.evaluation_recorded();
-            }
+        while let Some((event, recorded)) = receiver.recv().await {
             if matches!(&event, TrainEvent::Step { step, .. } if Some(*step) == stop_after) {
                 stop.notify_one();
             }
             events.push(event);
+            let _ = recorded.send(());
         }
         events
     });

@@ -52,17 +52,6 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn dr_grpo_divides_by_its_length_or_that_of_a_context() {
-    let mut config = LearnerConfig::default();
-    config.loss.loss_type = LossType::DrGrpo;
-    for (length, divisor) in [(Some(300), 300.0), (None, 4096.0)] {
-        config.loss.dr_grpo_length = length;
-        let context_tokens = config.rollout.max_context_tokens;
-        assert_eq!(config.loss.divisor(1.0, 1.0, context_tokens), divisor);
-    }
-}
-
-#[test]
 fn unknown_fields_are_named() {
     let fault =
         serde_json::from_value::<LearnerConfig>(json!({"loss": {"epsilonn": 0.1}})).unwrap_err();

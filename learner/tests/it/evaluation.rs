@@ -1,13 +1,13 @@
 //! Tests evaluations that actors play between the steps of a run.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, future, time::Duration};
 
 use learner::{EvaluationPlan, EvaluationSet, TrainEvent};
 use policy::SamplingSettings;
 use proto::v1::{EvaluationClaim, claim_response::Outcome};
 use tonic::Code;
 
-use crate::common::{Client, evaluated, open, small_config, train};
+use crate::common::{Client, actor, evaluated, open, small_config, train};
 
 /// More questions than an actor plays under one lease.
 const QUESTIONS: usize = 40;
@@ -40,7 +40,7 @@ async fn evaluations_stand_between_the_steps_and_change_none() {
     for event in &events {
         match event {
             TrainEvent::Step { step, .. } => order.push(format!("step {step}")),
-            TrainEvent::Saving | TrainEvent::Checkpoint { .. } => {}
+            TrainEvent::Checkpoint { .. } => {}
             TrainEvent::Evaluation {
                 version,
                 name,
@@ -101,6 +101,47 @@ async fn a_run_ends_after_its_last_evaluation() {
     assert!(weights == resumed_weights);
 }
 
+/// The next step waits for the reader. If it cannot record the evaluation, the run ends, and plays
+/// it again when it resumes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_waits_until_the_evaluation_before_it_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    learner.plan_evaluations(plan(&[2]));
+    let (sender, mut events) = tokio::sync::mpsc::channel(1);
+    let playing = tokio::spawn(actor(learner.clone(), "a".to_owned()));
+    let training = tokio::spawn({
+        let learner = learner.clone();
+        async move { learner.train(sender, future::pending()).await }
+    });
+    let unrecorded = loop {
+        let (event, recorded) = events.recv().await.unwrap();
+        if matches!(event, TrainEvent::Evaluation { .. }) {
+            break recorded;
+        }
+        recorded.send(()).unwrap();
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(learner.is_evaluating());
+    assert_eq!(learner.snapshot().policy_version, 2);
+    drop(unrecorded);
+    // It waits until its checkpoint's event is seen.
+    while let Some((_, recorded)) = events.recv().await {
+        let _ = recorded.send(());
+    }
+    assert_eq!(training.await.unwrap().unwrap(), 2);
+    playing.abort();
+    let _ = playing.await;
+    drop(learner);
+
+    let learner = open(small_config(), folder.path()).unwrap();
+    learner.plan_evaluations(plan(&[2]));
+    let (events, _) = train(&learner, 1, None).await;
+    let is_evaluation = |event: &&TrainEvent| matches!(event, TrainEvent::Evaluation { .. });
+    assert_eq!(events.iter().filter(is_evaluation).count(), 2);
+    assert!(learner.is_finished());
+}
+
 /// A lost part is handed out again, and a wrong one is refused and handed out again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_part_is_played_by_an_actor_with_the_right_weights() {
@@ -112,7 +153,7 @@ async fn a_part_is_played_by_an_actor_with_the_right_weights() {
     let (events, mut seen) = tokio::sync::mpsc::channel(8);
     let training = tokio::spawn({
         let learner = learner.clone();
-        async move { learner.train(events, std::future::pending()).await }
+        async move { learner.train(events, future::pending()).await }
     });
     let client = |name: &str| Client::new(&learner, name);
     let first = claim(client("a")).await;

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use learner::{
     LearnerConfig,
     config::RewardWeights,
-    group::{Group, StepGroups},
+    group::{Group, StepGroups, SubmissionHead},
     loss::{LossStats, LossType, SamplerCorrection, SamplingStats, sampling_stats},
     metrics::of_rollouts,
     scheduler::GroupSummary,
@@ -53,10 +53,7 @@ fn groups(case: &Value) -> StepGroups {
         .for_each(|row| row.resize(RewardWeights::COLUMNS.len(), None));
     let group = |rewards: &[Vec<Option<f64>>]| {
         Arc::new(Group {
-            index: 0,
-            lease_id: 0,
-            actor_id: String::new(),
-            run_id: String::new(),
+            head: SubmissionHead::default(),
             encoded: EncodedGroup::from(&SubmitRequest::default()),
             trajectories: Vec::new(),
             rewards: rewards.to_vec(),

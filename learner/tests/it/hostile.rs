@@ -239,34 +239,6 @@ async fn unscored_groups_of_a_stranger_do_not_end_a_run() {
     assert_names(&learner, "stranger", "no environment here");
 }
 
-/// A client that claims whenever it can and delivers nothing. It is always faster than the actor.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_only_claims_does_not_stop_the_run() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = LearnerConfig {
-        lease_seconds: 20,
-        ..small_config()
-    };
-    let learner = open(config, folder.path()).unwrap();
-    let thief = tokio::spawn({
-        let learner = learner.clone();
-        async move {
-            let mut client = Client::new(&learner, "thief");
-            loop {
-                let claim = client.claim(learner.snapshot().policy_version);
-                let _ = tokio::time::timeout(Duration::from_millis(2), claim).await;
-            }
-        }
-    });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let limit = Duration::from_secs(25);
-    let trained = tokio::time::timeout(limit, train(&learner, 1, None)).await;
-    thief.abort();
-    let _ = thief.await;
-    let weights = trained.expect("four steps take one short lease").1;
-    assert!(weights == honest_weights(small_config()).await);
-}
-
 /// Every trajectory as long as the settings allow.
 fn longest(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
     let mut trajectories = group(claim, version);

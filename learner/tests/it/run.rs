@@ -7,7 +7,8 @@ use crate::common::{
     ARGUMENTS, act, actor, group, open, open_with, small_config, train, unread_events,
 };
 use learner::{
-    LearnerConfig, RunArguments, TrainEvent, config::RatioAgainst, questions::RepeatSettings,
+    LearnerConfig, LearnerError, RunArguments, TrainEvent, config::RatioAgainst,
+    questions::RepeatSettings,
 };
 use proto::{
     EncodedGroup, LearnerClient, Transport,
@@ -240,7 +241,7 @@ async fn a_checkpoint_waits_until_its_step_is_recorded() {
         tokio::spawn(async move { learner.train(sender, std::future::pending()).await })
     };
     let mut steps = 0;
-    while let Some(event) = events.recv().await {
+    while let Some((event, recorded)) = events.recv().await {
         // As long as an evaluation takes.
         tokio::time::sleep(Duration::from_millis(100)).await;
         if let TrainEvent::Step { step, .. } = event {
@@ -248,9 +249,31 @@ async fn a_checkpoint_waits_until_its_step_is_recorded() {
             assert!(!folder.path().join(checkpoint).exists(), "step {step}");
             steps += 1;
         }
+        let _ = recorded.send(());
     }
     assert_eq!(steps, training.await.unwrap().unwrap());
     playing.abort();
+}
+
+/// A reader that cannot record a step drops its sender, and one that is gone drops all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_is_not_recorded_gets_no_checkpoint() {
+    for is_gone in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let learner = open(small_config(), folder.path()).unwrap();
+        let playing = tokio::spawn(actor(learner.clone(), "actor".to_owned()));
+        let (sender, mut events) = mpsc::channel(2);
+        let reading = async move {
+            if !is_gone {
+                while events.recv().await.is_some() {}
+            }
+        };
+        let training = learner.train(sender, std::future::pending());
+        let (trained, ()) = tokio::join!(training, reading);
+        assert!(matches!(trained, Err(LearnerError::Unrecorded)));
+        assert_eq!(checkpoint_names(folder.path()), ["LATEST", "step_0"]);
+        playing.abort();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

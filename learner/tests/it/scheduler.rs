@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use learner::{
     TrainingQuestion,
     curriculum::QuestionOrder,
-    scheduler::{Admission, Claim, GroupSummary, Lease, Scheduler, SchedulerSettings, Submission},
+    group::SubmissionHead,
+    scheduler::{Admission, Claim, GroupSummary, Lease, Scheduler, SchedulerSettings},
 };
 use proptest::prelude::*;
 
@@ -37,6 +38,16 @@ fn is_wait(claim: Claim) -> bool {
     matches!(claim, Claim::Wait(_))
 }
 
+/// What identifies a group that an actor submits.
+fn head(actor_id: &str, lease: Lease) -> SubmissionHead {
+    SubmissionHead {
+        number: lease.group_index,
+        lease_id: lease.lease_id,
+        actor_id: actor_id.to_owned(),
+        run_id: None,
+    }
+}
+
 /// Judges a group that an actor submits.
 fn judge(
     scheduler: &mut Scheduler,
@@ -44,12 +55,7 @@ fn judge(
     lease: Lease,
     oldest_version: u64,
 ) -> Admission {
-    scheduler.judge(Submission {
-        group_index: lease.group_index,
-        lease_id: lease.lease_id,
-        actor_id,
-        oldest_version,
-    })
+    scheduler.judge(&head(actor_id, lease), oldest_version)
 }
 
 /// Records a group that was accepted from an actor.
@@ -192,16 +198,6 @@ proptest! {
         let quiet = simulate(frugal, seed, share, 1, &[]).1;
         prop_assert!(quiet.keys().all(|index| handed.contains_key(index)));
         prop_assert!(oversampling > 1.0 || handed.len() == quiet.len());
-    }
-
-    #[test]
-    fn every_question_comes_once_an_epoch(questions in 1_usize..40, seed: u64, epoch in 0_u64..4) {
-        let mut order = order(questions, seed);
-        let first = epoch * questions as u64;
-        let mut seen: Vec<usize> =
-            (first..first + questions as u64).map(|index| order.question(index)).collect();
-        seen.sort_unstable();
-        prop_assert_eq!(seen, (0..questions).collect::<Vec<_>>());
     }
 }
 
@@ -478,13 +474,7 @@ fn the_groups_of_an_actor_that_left_are_given_out_again() {
 fn leases_of_refused_groups_and_of_actors_that_left_do_not_count_as_expired() {
     let mut scheduler = Scheduler::new(settings(1, 3, 3, 0), 0, 0, 7);
     let refused = lease(scheduler.claim(seconds(0), "wrong", 0));
-    let submission = Submission {
-        group_index: refused.group_index,
-        lease_id: refused.lease_id,
-        actor_id: "wrong",
-        oldest_version: 0,
-    };
-    assert!(scheduler.refuse(seconds(1), submission));
+    assert!(scheduler.refuse(seconds(1), &head("wrong", refused)));
     let again = lease(scheduler.claim(seconds(1), "b", 0));
     assert_eq!(again.group_index, refused.group_index);
     lease(scheduler.claim(seconds(1), "gone", 0));

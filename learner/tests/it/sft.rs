@@ -1,19 +1,19 @@
-//! Tests supervised training and the gradients under it.
+//! Tests supervised training.
 
 use std::path::Path;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device};
 
 use crate::common::small_model;
 use learner::{
     RunArguments,
-    batch::{MicroBatch, Prefixes, Sample, micro_batches},
-    network::{Network, PassSettings, Scores},
-    optimizer::{Gradients, OptimizerSettings, Parameter},
+    batch::{Prefixes, Sample, micro_batches},
+    network::{Network, PassSettings},
+    optimizer::OptimizerSettings,
     schedule::{ScheduleKind, ScheduleSettings},
     sft::{SftConfig, SftNext, SftOutcome, train},
 };
-use policy::{GradientCheckpointing, Model, ops::LogprobGradients};
+use policy::{GradientCheckpointing, Model};
 use proto::v1::Segment;
 
 /// Episodes in which each assistant token repeats the token three places before it.
@@ -348,102 +348,6 @@ fn a_wrong_setting_is_named_as_in_its_section() {
         change(&mut config);
         let fault = config.validate().unwrap_err().to_string();
         assert!(fault.starts_with(expected), "{fault}");
-    }
-}
-
-/// The passes of [`gradients_equal_finite_differences`].
-const DIFFERENCED_PASS: PassSettings = PassSettings {
-    temperature: 0.8,
-    threads: 2,
-    checkpointing: GradientCheckpointing::Off,
-};
-
-/// The weight of a token's scores in [`weighted_scores`].
-fn score_weight(at: usize) -> f64 {
-    0.3 - 0.1 * (at % 7) as f64
-}
-
-/// A weighted sum of the log-probs and entropies of all tokens.
-fn weighted_scores(network: &Network, micro: &[MicroBatch]) -> f64 {
-    let scores = network.scores(micro, DIFFERENCED_PASS).unwrap();
-    let of_one = |scores: &Scores| -> f64 {
-        let terms = scores.logprobs.iter().zip(&scores.entropies).enumerate();
-        terms
-            .map(|(at, (logprob, entropy))| score_weight(at) * (logprob + 0.5 * entropy))
-            .sum()
-    };
-    scores.iter().map(of_one).sum()
-}
-
-/// The gradients of [`weighted_scores`] by every parameter.
-fn weighted_score_gradients(network: &Network, micro: &[MicroBatch]) -> Gradients {
-    let found = network.gradients(micro, DIFFERENCED_PASS, |_, micro, _| {
-        let logprobs: Vec<f64> = (0..micro.targets.len()).map(score_weight).collect();
-        let entropies = Some(logprobs.iter().map(|d| 0.5 * d).collect());
-        let derivatives = LogprobGradients {
-            logprobs,
-            entropies,
-        };
-        (derivatives, ())
-    });
-    found.unwrap().0
-}
-
-/// The sign of an element's move; about half are positive.
-fn direction(at: usize) -> f32 {
-    if (at * 2_654_435_761) % 97 < 48 {
-        1.0
-    } else {
-        -1.0
-    }
-}
-
-/// The parameter moved by `step` along [`direction`].
-fn moved(parameter: &Parameter, step: f32) -> Parameter {
-    let count = parameter.value.elem_count();
-    let moves: Vec<f32> = (0..count).map(|at| step * direction(at)).collect();
-    let moves = Tensor::from_vec(moves, parameter.value.shape(), &Device::Cpu).unwrap();
-    Parameter::new(&(&parameter.value + moves).unwrap()).unwrap()
-}
-
-/// The gradient of a weighted sum of log-probs and entropies against central differences along
-/// random directions.
-#[test]
-fn gradients_equal_finite_differences() {
-    const STEP: f32 = 2e-3;
-    let model = small_model(4);
-    let samples: Vec<Sample<'_>> = episodes(6)
-        .into_iter()
-        .map(|episode| Sample {
-            scored: (2..episode.tokens.len()).collect(),
-            tokens: episode.tokens.into(),
-            ..Sample::default()
-        })
-        .collect();
-    let micro = micro_batches(&samples, 30, Prefixes::Shared);
-    assert!(micro.len() > 1);
-    let mut network =
-        Network::new(&model.config, &model.weights, OptimizerSettings::default()).unwrap();
-    let gradients = weighted_score_gradients(&network, &micro);
-    let start = network.parameters().clone();
-    for (name, parameter) in &start {
-        let mut value_at = |step: f32| {
-            let mut parameters = start.clone();
-            parameters.insert(name.clone(), moved(parameter, step));
-            network.set_parameters(parameters).unwrap();
-            weighted_scores(&network, &micro)
-        };
-        let numeric = (value_at(STEP) - value_at(-STEP)) / (2.0 * f64::from(STEP));
-        let gradient = gradients[name].flatten_all().unwrap();
-        let products = gradient.to_vec1::<f32>().unwrap().into_iter().enumerate();
-        let analytic: f64 = products
-            .map(|(at, g)| f64::from(g) * f64::from(direction(at)))
-            .sum();
-        let bound = 0.03 * analytic.abs().max(numeric.abs()).max(0.05);
-        assert!(
-            (numeric - analytic).abs() <= bound,
-            "{name}: {analytic} against {numeric}"
-        );
     }
 }
 

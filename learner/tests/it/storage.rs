@@ -37,7 +37,7 @@ async fn replaced_after_two_steps(
     };
     let playing = tokio::spawn(actor(first.clone(), "actor".to_owned()));
     let mut second = None;
-    while let Some(event) = events.recv().await {
+    while let Some((event, recorded)) = events.recv().await {
         if matches!(event, TrainEvent::Step { step: 2, .. }) {
             second = Some(open().await);
         }
@@ -47,6 +47,7 @@ async fn replaced_after_two_steps(
             !late,
             "a step was published after the replacement: {event:?}"
         );
+        let _ = recorded.send(());
     }
     let stopped = training.await.unwrap().unwrap_err();
     playing.abort();

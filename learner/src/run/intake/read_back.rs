@@ -51,14 +51,14 @@ pub(super) fn read_back(
         let is_repeated = |earlier: &&ReadBack| {
             !is_synchronous || earlier.group.newest_version() == group.newest_version()
         };
-        let earlier = read.get(&group.index).filter(is_repeated);
+        let earlier = read.get(&group.head.number).filter(is_repeated);
         let records = 1 + earlier.map_or(0, |earlier| earlier.records);
         let of_group = ReadBack {
             group,
             offset,
             records,
         };
-        read.insert(of_group.group.index, of_group);
+        read.insert(of_group.group.head.number, of_group);
     }
     Ok(read)
 }

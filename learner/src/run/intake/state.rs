@@ -6,7 +6,7 @@ use crate::{
     error::LearnerError,
     group::{Group, StepGroups},
     questions::Questions,
-    scheduler::{Admission, Batch, Scheduler, Submission},
+    scheduler::{Admission, Batch, Scheduler},
 };
 
 /// The work, the groups in memory and whether the run ends.
@@ -35,12 +35,8 @@ impl IntakeState {
         if group.newest_version() > Some(self.scheduler.version()) {
             return Admission::Unknown;
         }
-        self.scheduler.judge(Submission {
-            group_index: group.index,
-            lease_id: group.lease_id,
-            actor_id: &group.actor_id,
-            oldest_version: group.summary.oldest_version,
-        })
+        self.scheduler
+            .judge(&group.head, group.summary.oldest_version)
     }
 
     /// Holds a recorded group until its step is made.
@@ -50,7 +46,7 @@ impl IntakeState {
             group: Arc::clone(&group),
             journal_offset,
         };
-        self.groups.insert(group.index, journaled);
+        self.groups.insert(group.head.number, journaled);
     }
 
     pub(super) fn step_groups(&self, batch: &Batch) -> StepGroups {

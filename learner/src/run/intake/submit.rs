@@ -29,7 +29,7 @@ impl Intake {
         let mut state = self.state.lock();
         let admission = state.judge(group);
         if admission == Admission::Accept
-            && let Some(question_id) = state.questions.question(group.index)
+            && let Some(question_id) = state.questions.question(group.head.number)
         {
             group.check_question(question_id)?;
         }
@@ -44,7 +44,7 @@ impl Intake {
     /// Ends the lease of a group that is refused, so that another actor gets the group at once.
     /// Returns whether the actor was given the group.
     pub(crate) fn refuse(&self, now: Duration, head: &SubmissionHead) -> bool {
-        let was_given = self.state.lock().scheduler.refuse(now, head.submission());
+        let was_given = self.state.lock().scheduler.refuse(now, head);
         self.notify();
         was_given
     }
@@ -90,7 +90,7 @@ impl Intake {
             Ok(offsets) => {
                 for (WaitingGroup { group, answer }, offset) in needed.into_iter().zip(offsets) {
                     metrics::group_journaled(group.encoded.bytes().len());
-                    let (actor_id, index) = (group.actor_id.as_str(), group.index);
+                    let (actor_id, index) = (group.head.actor_id.as_str(), group.head.number);
                     let admission = if state.scheduler.record_of(actor_id, index, group.summary) {
                         *state.records.entry(index).or_insert(0) += 1;
                         state.hold(group, offset);
@@ -126,7 +126,7 @@ impl WaitingGroup {
 fn first_of_each_group(waiting: &mut Vec<WaitingGroup>) -> Vec<WaitingGroup> {
     let mut indices = BTreeSet::new();
     let all = std::mem::take(waiting);
-    let is_first = |it: &WaitingGroup| indices.insert(it.group.index);
+    let is_first = |it: &WaitingGroup| indices.insert(it.group.head.number);
     let (first, others) = all.into_iter().partition(is_first);
     *waiting = others;
     first
