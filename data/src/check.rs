@@ -87,7 +87,7 @@ fn run_gold_sql(dataset: &Dataset) -> Result<(Vec<String>, Vec<String>), DataErr
         for question in questions.filter(|question| question.database_name == *name) {
             let result = results.entry(&question.gold_sql).or_insert_with(|| {
                 let run = database.run_for_agents(&question.gold_sql);
-                let (gold, refusal) = run.map_err(of_gold_sql)?;
+                let (gold, refusal) = run.map_err(|it| of_gold_sql(it).reason)?;
                 answer_from_rows(&gold.rows).map(|(_, answer)| (answer, refusal))
             });
             if let Ok((_, Some(refusal))) = result {

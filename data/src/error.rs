@@ -1,4 +1,4 @@
-//! The error type of this crate. Each message names the file and the remedy.
+//! The errors of this crate. Each message of a [`DataError`] names the file and the remedy.
 
 use std::path::{Path, PathBuf};
 
@@ -35,6 +35,30 @@ pub enum DataError {
         /// The cause. It is part of the message, so it is not a source as well.
         cause: rusqlite::Error,
     },
+}
+
+/// Why a record cannot become a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) reason: String,
+    /// Whether the record is wrong: see [`crate::LeftOut`].
+    pub(crate) is_wrong: bool,
+}
+
+impl Refused {
+    pub(crate) fn wrong(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            is_wrong: true,
+        }
+    }
+
+    pub(crate) fn unanswered(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            is_wrong: false,
+        }
+    }
 }
 
 impl DataError {

@@ -31,17 +31,6 @@ pub struct HashedFile {
     changes: u64,
 }
 
-/// How a file compares with what was hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
-    /// It has the same content.
-    Same,
-    /// It has other content, and was not seen with it before.
-    Other,
-    /// It has other content, as it had at the last comparison.
-    StillOther,
-}
-
 impl FileStamp {
     /// Reads it from a file's metadata.
     ///
@@ -73,30 +62,26 @@ impl HashedFile {
         self.changes
     }
 
-    /// Compares the file at `path` with what was hashed. Reads it only if its state is not the last
-    /// one: copies, and file systems that number files anew, change the state and not the content.
+    /// Returns whether the file at `path` has the content that was hashed. Reads it only if its
+    /// state is not the last one: copies, and file systems that number files anew, change the state
+    /// and not the content.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn compare(&mut self, path: &Path) -> io::Result<Comparison> {
+    pub fn compare(&mut self, path: &Path) -> io::Result<bool> {
         let found = FileStamp::of(&path.metadata()?)?;
         if found == self.other.unwrap_or(self.same) {
-            return Ok(match self.other {
-                None => Comparison::Same,
-                Some(_) => Comparison::StillOther,
-            });
+            return Ok(self.other.is_none());
         }
         self.changes += 1;
         // If it changes before it is read, its state is another one at the next comparison.
-        Ok(
-            if open_file_sha256(&mut File::open(path)?)?.0 == self.sha256 {
-                (self.same, self.other) = (found, None);
-                Comparison::Same
-            } else {
-                self.other = Some(found);
-                Comparison::Other
-            },
-        )
+        let is_same = open_file_sha256(&mut File::open(path)?)?.0 == self.sha256;
+        if is_same {
+            (self.same, self.other) = (found, None);
+        } else {
+            self.other = Some(found);
+        }
+        Ok(is_same)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::error::Refused;
 use crate::sql::{GoldDatabase, GoldResult};
 use crate::{AnswerType, answer_from_rows};
 
@@ -13,38 +14,12 @@ pub(crate) struct Derived {
     pub(crate) tables: Vec<String>,
 }
 
-/// Why a record cannot become a question.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refused {
-    pub(crate) reason: String,
-    /// Whether the record is wrong: see [`crate::LeftOut`].
-    pub(crate) is_wrong: bool,
-}
-
-impl Refused {
-    pub(crate) fn wrong(reason: impl Into<String>) -> Self {
-        Self {
-            reason: reason.into(),
-            is_wrong: true,
-        }
-    }
-
-    fn unanswered(reason: String) -> Self {
-        Self {
-            reason,
-            is_wrong: false,
-        }
-    }
-}
-
 /// Runs the gold SQL.
 ///
 /// # Errors
 /// It does not compile, spends its budget, or has no answer that an agent can give.
 pub(crate) fn derive(database: &GoldDatabase, gold_sql: &str) -> Result<Derived, Refused> {
-    compile(database, gold_sql)?;
-    let gold = database.run(gold_sql).map_err(of_gold_sql);
-    of_result(gold.map_err(Refused::unanswered)?)
+    of_result(database.run(gold_sql).map_err(of_gold_sql)?)
 }
 
 /// Runs gold SQL that agents must be able to run as well.
@@ -55,9 +30,8 @@ pub(crate) fn derive_for_agents(
     database: &GoldDatabase,
     gold_sql: &str,
 ) -> Result<Derived, Refused> {
-    compile(database, gold_sql)?;
-    let run = database.run_for_agents(gold_sql).map_err(of_gold_sql);
-    let (gold, refusal) = run.map_err(Refused::unanswered)?;
+    let run = database.run_for_agents(gold_sql);
+    let (gold, refusal) = run.map_err(of_gold_sql)?;
     let derived = of_result(gold)?;
     match refusal {
         None => Ok(derived),
@@ -65,11 +39,6 @@ pub(crate) fn derive_for_agents(
             "the gold SQL is over the limits of agents' queries: {refusal}"
         ))),
     }
-}
-
-fn compile(database: &GoldDatabase, gold_sql: &str) -> Result<(), Refused> {
-    let compiled = database.compile(gold_sql).map_err(of_gold_sql);
-    compiled.map_err(Refused::wrong)
 }
 
 fn of_result(gold: GoldResult) -> Result<Derived, Refused> {
@@ -82,9 +51,9 @@ fn of_result(gold: GoldResult) -> Result<Derived, Refused> {
 }
 
 /// Gives a subject to what [`GoldDatabase`] says about a query.
-pub(crate) fn of_gold_sql(mut reason: String) -> String {
-    reason.insert_str(0, "the gold SQL ");
-    reason
+pub(crate) fn of_gold_sql(mut refused: Refused) -> Refused {
+    refused.reason.insert_str(0, "the gold SQL ");
+    refused
 }
 
 /// Returns the level of a query by SQLEnv's rule: the number of its tables.

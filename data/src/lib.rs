@@ -36,13 +36,13 @@ mod words;
 
 pub use check::{CheckReport, check, queries_in_train};
 pub use dataset::{DatabaseFile, Dataset, LeftOut};
-pub use draft::{DraftProgress, DraftReport, DraftSettings, DraftSource, DraftedDatabase, draft};
+pub use draft::{DraftProgress, DraftReport, DraftSettings, DraftedDatabase, draft};
 pub use error::DataError;
-pub use file_stamp::{Comparison, HashedFile};
+pub use file_stamp::HashedFile;
 pub use generator::{DEFAULT_SEED, ProceduralData, WordShare, build, build_procedural};
 pub use hash::file_sha256;
 pub use import::{
-    DatabaseSource, HeldOut, ImportReport, ImportRequest, ImportedDatabase, SourceKind, import,
+    DatabaseSource, ImportReport, ImportRequest, ImportedDatabase, SourceKind, import,
 };
 pub use integrity::{faults, unread_log};
 pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase, NO_LICENCE};

@@ -15,7 +15,7 @@ pub const NO_LICENCE: &str = "NOASSERTION";
 
 /// The record of what a folder holds. Two builds or imports are equal if and only if their
 /// manifests are equal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The hash of the rules that made the content of the seed and the user's files: version of

@@ -7,41 +7,31 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::folder;
-use crate::manifest::{DataOrigin, FILE_NAME, Manifest, ManifestDatabase};
+use crate::manifest::{DataOrigin, FILE_NAME, Manifest};
 use crate::{DataError, Question, hash};
 
-/// What a folder holds. `databases/<name>/<name>.sqlite` exists for each database.
-pub(crate) struct OwnContent<'a> {
-    pub(crate) recipe: String,
-    pub(crate) seed: u64,
-    pub(crate) origin: DataOrigin,
-    pub(crate) licence: String,
-    pub(crate) databases: Vec<ManifestDatabase>,
-    pub(crate) questions: Vec<&'a Question>,
-}
-
 /// Lets `write` fill a folder beside `out`, and renames it to `out`. A folder that the same command
-/// wrote before is replaced. The caller holds the lock on `out`.
+/// wrote before is replaced. The caller holds the lock on `out`. Returns what `write` returns.
 ///
 /// # Errors
 /// Fails if `out` exists and another command wrote it, if a path cannot be written, or as `write`
 /// does.
-pub(crate) fn replace_folder(
+pub(crate) fn replace_folder<T>(
     out: &Path,
     origin: DataOrigin,
-    write: impl FnOnce(&Path) -> Result<Manifest, DataError>,
-) -> Result<Manifest, DataError> {
+    write: impl FnOnce(&Path) -> Result<T, DataError>,
+) -> Result<T, DataError> {
     let out = &folder::resolved(out);
     check_out(out, origin)?;
     let unfinished = folder::sibling(out, "new");
     folder::remove(&unfinished)?;
-    let manifest = write(&unfinished).map_err(|error| {
+    let written = write(&unfinished).map_err(|error| {
         // The first error is the one to report.
         let _ = folder::remove(&unfinished);
         error.moved(&unfinished, out)
     })?;
     folder::replace(&unfinished, out)?;
-    Ok(manifest)
+    Ok(written)
 }
 
 /// Fails if `out` holds what a command of this origin must not replace.
@@ -98,14 +88,19 @@ fn only_its_files(out: &Path, manifest: &Manifest) -> Result<(), DataError> {
     Ok(())
 }
 
-/// Writes the question files and the manifest into `dir`.
+/// Writes the question files and the manifest into `dir`, where the databases of the manifest are.
+/// Counts the questions and hashes the files for it.
 ///
 /// # Errors
 /// A file cannot be written, or a database is missing.
-pub(crate) fn finish_folder(dir: &Path, content: OwnContent<'_>) -> Result<Manifest, DataError> {
+pub(crate) fn finish_folder<'a>(
+    dir: &Path,
+    mut manifest: Manifest,
+    questions: impl IntoIterator<Item = &'a Question>,
+) -> Result<Manifest, DataError> {
     folder::create_folder(&dir.join("questions"))?;
     let mut splits: BTreeMap<&str, Vec<&Question>> = BTreeMap::new();
-    for question in content.questions {
+    for question in questions {
         splits.entry(&question.split).or_default().push(question);
     }
     let mut names = Vec::new();
@@ -114,7 +109,7 @@ pub(crate) fn finish_folder(dir: &Path, content: OwnContent<'_>) -> Result<Manif
         write_questions(&dir.join(&name), questions)?;
         names.push(name);
     }
-    let databases = content.databases.iter();
+    let databases = manifest.databases.iter();
     names.extend(databases.map(|it| format!("databases/{0}/{0}.sqlite", it.name)));
     let hashed = |name: String| {
         let path = dir.join(&name);
@@ -122,18 +117,9 @@ pub(crate) fn finish_folder(dir: &Path, content: OwnContent<'_>) -> Result<Manif
         Ok((name, sha256))
     };
     let count = |(split, questions): (&&str, &Vec<_>)| ((*split).to_owned(), questions.len());
-    let manifest = Manifest {
-        recipe: content.recipe,
-        seed: content.seed,
-        origin: content.origin,
-        licence: content.licence,
-        databases: content.databases,
-        questions: splits.iter().map(count).collect(),
-        files: names
-            .into_iter()
-            .map(hashed)
-            .collect::<Result<_, DataError>>()?,
-    };
+    manifest.questions = splits.iter().map(count).collect();
+    let files = names.into_iter().map(hashed);
+    manifest.files = files.collect::<Result<_, DataError>>()?;
     let text =
         serde_json::to_string_pretty(&manifest).expect("a manifest is plain data: this is a bug");
     folder::write_file(&dir.join(FILE_NAME), &format!("{text}\n"))?;

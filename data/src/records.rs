@@ -11,7 +11,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::dataset::{database_file, read_array};
-use crate::gold::{Derived, Refused, derive, level};
+use crate::error::Refused;
+use crate::gold::{Derived, derive, level};
 use crate::sql::GoldDatabase;
 use crate::sql_text::{case_folded_form, query_key};
 use crate::{DataError, Dataset, LeftOut, Question, hash};

@@ -22,6 +22,7 @@ use rusqlite::limits::Limit;
 use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, PrepFlags, Statement, ffi};
 
+use crate::error::Refused;
 use crate::sql_text::{SqlToken, first_keyword, normal_form, sql_tokens};
 use crate::{DataError, text};
 
@@ -119,37 +120,21 @@ impl GoldDatabase {
         })
     }
 
-    /// Compiles one query without running it.
-    ///
-    /// # Errors
-    /// Returns the reason, which continues "the query": it is no query, SQLite's message, or what
-    /// the query may not use.
-    pub(crate) fn compile(&self, sql: &str) -> Result<(), String> {
-        self.prepare(sql).map(|_| ())
-    }
-
     /// Runs one query to completion.
     ///
     /// # Errors
-    /// Returns the reason, which continues "the query": it does not compile, the spent budget, too
-    /// many rows, or text that is not UTF-8.
-    pub(crate) fn run(&self, sql: &str) -> Result<GoldResult, String> {
+    /// Returns the reason, which continues "the query". The query is wrong if it does not compile:
+    /// it is no query, SQLite's message, or what it may not use. Otherwise it has no result: the
+    /// spent budget, too many rows, or text that is not UTF-8.
+    pub(crate) fn run(&self, sql: &str) -> Result<GoldResult, Refused> {
         self.tables_read.lock().clear();
-        let mut statement = self.prepare(sql)?;
+        let mut statement = self.prepare(sql).map_err(Refused::wrong)?;
         self.steps.store(0, Ordering::Relaxed);
-        let rows = rows(&mut statement).map_err(|error| match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::OperationInterrupted) => {
-                format!("spends more than {BUDGET_STEPS} SQLite instructions")
-            }
-            Some(rusqlite::ErrorCode::TooBig) => format!(
-                "makes a cell of more than {MAX_CELL_BYTES} bytes, or a result of more than \
-                 {MAX_RESULT_BYTES}"
-            ),
-            _ if matches!(error, rusqlite::Error::Utf8Error(..)) => NOT_UTF8.to_owned(),
-            _ => format!("fails: {error}"),
-        })?;
+        let rows = rows(&mut statement).map_err(|error| Refused::unanswered(no_result(&error)))?;
         if rows.len() > MAX_ROWS {
-            return Err(format!("returns more than {MAX_ROWS} rows"));
+            return Err(Refused::unanswered(format!(
+                "returns more than {MAX_ROWS} rows"
+            )));
         }
         Ok(GoldResult {
             rows,
@@ -216,6 +201,21 @@ fn check_text(sql: &str) -> Result<(), String> {
             "begins with {}; only SELECT or WITH ... SELECT is allowed",
             other.chars().take(32).collect::<String>()
         )),
+    }
+}
+
+/// Says why a query that compiles has no result.
+fn no_result(error: &rusqlite::Error) -> String {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::OperationInterrupted) => {
+            format!("spends more than {BUDGET_STEPS} SQLite instructions")
+        }
+        Some(rusqlite::ErrorCode::TooBig) => format!(
+            "makes a cell of more than {MAX_CELL_BYTES} bytes, or a result of more than \
+             {MAX_RESULT_BYTES}"
+        ),
+        _ if matches!(error, rusqlite::Error::Utf8Error(..)) => NOT_UTF8.to_owned(),
+        _ => format!("fails: {error}"),
     }
 }
 
@@ -299,16 +299,15 @@ mod tests {
             ("SELECT x FROM t", "no such table: t"),
             ("SELECT * FROM pragma_database_list", "fails"),
         ] {
-            let reason = database.compile(sql).unwrap_err();
-            assert!(reason.contains(part), "{sql:?}: {reason}");
-            assert_eq!(database.run(sql).err().unwrap(), reason);
+            let refused = database.run(sql).err().unwrap();
+            let has_part = refused.reason.contains(part);
+            assert!(refused.is_wrong && has_part, "{sql:?}: {refused:?}");
         }
         for sql in [
             "SELECT 1;",
             "SELECT 1; -- end",
             "/* a */ WITH a AS (SELECT 1) SELECT * FROM a",
         ] {
-            database.compile(sql).unwrap();
             assert_eq!(database.run(sql).unwrap().rows.len(), 1);
         }
     }
@@ -336,7 +335,7 @@ mod tests {
             ("SELECT c0 FROM Words_content", "prohibited"),
             ("SELECT 1 FROM words_data", "own tables"),
         ] {
-            let refusal = indexed.run(sql).err().unwrap();
+            let refusal = indexed.run(sql).err().unwrap().reason;
             assert!(refusal.contains(part), "{sql}: {refusal}");
         }
         for sql in [
@@ -363,7 +362,8 @@ mod tests {
             "zeroblob(9)",
             "last_insert_rowid()",
         ] {
-            let refusal = database.run(&format!("SELECT {function}")).err().unwrap();
+            let refused = database.run(&format!("SELECT {function}")).err();
+            let refusal = refused.unwrap().reason;
             assert!(refusal.contains("not authorized"), "{function}: {refusal}");
         }
     }
@@ -385,8 +385,9 @@ mod tests {
             "SELECT x FROM b",
             "SELECT printf('%2000000d', 1)",
         ] {
-            let refusal = database.run(sql).err().unwrap();
-            assert!(refusal.contains("bytes"), "{sql}: {refusal}");
+            let refused = database.run(sql).err().unwrap();
+            let is_named = !refused.is_wrong && refused.reason.contains("bytes");
+            assert!(is_named, "{sql}: {refused:?}");
         }
         assert_eq!(
             database.run("SELECT x FROM b LIMIT 2").unwrap().rows.len(),

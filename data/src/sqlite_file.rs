@@ -127,7 +127,7 @@ fn unreadable_views(path: &Path) -> Result<Vec<(String, String)>, DataError> {
         let view = quoted(view);
         let count = database.run(&format!("SELECT count(*) FROM {view}"));
         let shown = || database.run(&format!("SELECT * FROM {view} LIMIT {SHOWN_ROWS}"));
-        let reason = count.and_then(|_| shown()).err()?;
+        let reason = count.and_then(|_| shown()).err()?.reason;
         // Agents see such text, with marks in place of what is not UTF-8.
         (reason != NOT_UTF8).then_some(reason)
     };

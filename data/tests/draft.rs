@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::io::{Write as _, stderr};
 use std::path::{Path, PathBuf};
 
-use data::{DataError, DatabaseSource, Dataset, DraftReport, DraftSettings, DraftSource, draft};
+use data::{DataError, DatabaseSource, Dataset, DraftReport, DraftSettings, draft};
 
 /// A cellar: keywords, blanks, no declared key, a view, free text, BLOBs and an empty table.
 const SCHEMA: &str = r#"
@@ -97,14 +97,12 @@ fn settings(files: Vec<PathBuf>, seed: u64, count: usize) -> DraftSettings {
 }
 
 fn try_settings(files: Vec<PathBuf>, seed: u64, count: usize) -> Result<DraftSettings, DataError> {
-    let source = |file: PathBuf| {
-        Ok(DraftSource {
-            database: DatabaseSource::parse(file.to_str().unwrap())?,
-            words: None,
-        })
-    };
+    let sources = files
+        .into_iter()
+        .map(|it| DatabaseSource::parse(it.to_str().unwrap()));
     Ok(DraftSettings {
-        sources: files.into_iter().map(source).collect::<Result<_, _>>()?,
+        databases: sources.collect::<Result<_, _>>()?,
+        words: None,
         seed,
         count,
         licence: "NOASSERTION".to_owned(),
@@ -383,48 +381,6 @@ fn databases_of_spider_are_drafted() {
     assert!(checked.problems.is_empty(), "{checked}");
 }
 
-/// `likes` are numbers. `user`, `zorb` and `reviewer` are ids: of a table without a key, of one
-/// that only the schema knows, and of nothing that the database has.
-#[test]
-fn ids_are_no_numbers() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("posts.sqlite");
-    let schema = "CREATE TABLE users (name TEXT, city TEXT, number INTEGER);
-        CREATE TABLE zorbs (a TEXT, b TEXT, PRIMARY KEY (a, b));
-        CREATE TABLE posts (id INTEGER PRIMARY KEY, title TEXT, user INTEGER, zorb INTEGER,
-            reviewer INTEGER, likes INTEGER, writer INTEGER REFERENCES users);
-        WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
-        INSERT INTO posts SELECT i, 'Post ' || char(65 + i % 26) || i, 100 + i * 7 % 29,
-            i * 11 % 23, i * 5 % 31, i * 37 % 41, i * 3 % 17 FROM n;
-        WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 30)
-        INSERT INTO users SELECT 'User ' || char(65 + i % 26) || i, 'Town ' || i % 4, 7 FROM n;
-        INSERT INTO zorbs VALUES ('x', 'y')";
-    let connection = rusqlite::Connection::open(&file).unwrap();
-    connection
-        .execute_batch("PRAGMA foreign_keys = OFF")
-        .unwrap();
-    connection.execute_batch(schema).unwrap();
-    let report = draft(
-        &dir.path().join("out"),
-        &settings(vec![file], 1, 200),
-        &mut |_| {},
-    );
-    let report = report.unwrap();
-    let dataset = Dataset::open(&dir.path().join("out"), None).unwrap();
-    assert!(texts(&dataset).iter().any(|it| it.contains("likes")));
-    for question in &dataset.questions {
-        for id in ["user", "zorb", "reviewer", "writer"] {
-            let sql = question.gold_sql.replace("FROM users", "");
-            assert!(!sql.contains(id), "{sql}");
-        }
-    }
-    let notes = &report.databases[0].notes;
-    for id in ["user", "zorb", "reviewer", "writer"] {
-        let note = format!("posts.{id} seems to have ids");
-        assert!(notes.iter().any(|it| it.starts_with(&note)), "{notes:#?}");
-    }
-}
-
 /// Views of an untrusted file may be broken, endless, or use each other.
 #[test]
 fn unreadable_views_are_reported_and_the_rest_is_drafted() {
@@ -487,33 +443,4 @@ fn a_huge_count_ends_and_shows_its_progress() {
     assert!(seen.len() > kept && seen.is_sorted(), "{seen:?}");
     assert!(seen.len() < 10_000, "it goes on: {}", seen.len());
     assert_eq!(seen.last(), Some(&(1, 0)));
-}
-
-#[test]
-fn two_references_to_a_table_are_told_apart() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("league.sqlite");
-    let connection = rusqlite::Connection::open(&file).unwrap();
-    connection
-        .execute_batch(
-            "CREATE TABLE clubs (club_id INTEGER PRIMARY KEY, name TEXT);
-             CREATE TABLE results (id INTEGER PRIMARY KEY, points INTEGER,
-                club_id_1 INTEGER REFERENCES clubs, club_id_2 INTEGER REFERENCES clubs);
-             WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 12)
-             INSERT INTO clubs SELECT i, 'Club ' || char(65 + i) FROM n;
-             WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
-             INSERT INTO results SELECT i, i * 7 % 23, i * 5 % 11, i * 3 % 10 FROM n",
-        )
-        .unwrap();
-    draft(
-        &dir.path().join("out"),
-        &settings(vec![file], 1, 100),
-        &mut |_| {},
-    )
-    .unwrap();
-    let dataset = Dataset::open(&dir.path().join("out"), None).unwrap();
-    let texts = texts(&dataset);
-    let find = |part: &str| texts.iter().any(|text| text.contains(part));
-    assert!(find("first club") && find("second club"), "{texts:#?}");
-    assert!(!find("club id") && !find("1s"), "{texts:#?}");
 }

@@ -5,7 +5,7 @@
     reason = "a helper of a test fails as the test does"
 )]
 
-use data::{DatabaseSource, Dataset, DraftSettings, DraftSource, DraftedDatabase, Question, draft};
+use data::{DatabaseSource, Dataset, DraftSettings, DraftedDatabase, Question, draft};
 
 /// Drafts questions about a database that the SQL makes.
 fn drafted(sql: &str, count: usize) -> (DraftedDatabase, Vec<Question>) {
@@ -14,12 +14,9 @@ fn drafted(sql: &str, count: usize) -> (DraftedDatabase, Vec<Question>) {
     let connection = rusqlite::Connection::open(&file).unwrap();
     connection.execute_batch(sql).unwrap();
     drop(connection);
-    let source = DraftSource {
-        database: DatabaseSource::parse(file.to_str().unwrap()).unwrap(),
-        words: None,
-    };
     let settings = DraftSettings {
-        sources: vec![source],
+        databases: vec![DatabaseSource::parse(file.to_str().unwrap()).unwrap()],
+        words: None,
         seed: 1,
         count,
         licence: "NOASSERTION".to_owned(),
@@ -196,24 +193,6 @@ fn gaps_of_a_large_table_are_found_in_all_rows() {
     assert!(queries.any(|sql| sql.contains("is_open = 1")));
 }
 
-#[test]
-fn days_that_are_stored_as_numbers_are_not_averaged() {
-    let (database, questions) = drafted(
-        "CREATE TABLE orders (id INTEGER PRIMARY KEY, order_date INTEGER, amount INTEGER);
-         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
-         INSERT INTO orders SELECT i, 20200101 + i * 7 % 12 * 100 + i * 11 % 28,
-            5 + i * 37 % 400 FROM n",
-        60,
-    );
-    let note = "orders.order_date has dates as numbers; store them as text (YYYY-MM-DD) to ask \
-                about them";
-    let notes = &database.notes;
-    assert!(notes.iter().any(|it| it == note), "{notes:#?}");
-    assert!(!questions.is_empty());
-    let mut queries = questions.iter().map(|it| &it.gold_sql);
-    assert!(!queries.any(|sql| sql.contains("order_date")));
-}
-
 /// MySQL writes 0000-00-00 for a day that is missing. SQL takes it for the earliest one.
 #[test]
 fn a_missing_day_is_not_compared() {
@@ -288,4 +267,53 @@ fn computed_columns_are_not_asked_about() {
     assert!(notes.iter().any(|it| it == note), "{notes:#?}");
     let has = |column: &str| questions.iter().any(|it| it.gold_sql.contains(column));
     assert!(has("price") && !has("weight"));
+}
+
+/// `likes` are numbers. `user`, `zorb` and `reviewer` are ids: of a table without a key, of one
+/// that only the schema knows, and of nothing that the database has.
+#[test]
+fn ids_are_no_numbers() {
+    let (database, questions) = drafted(
+        "PRAGMA foreign_keys = OFF;
+         CREATE TABLE users (name TEXT, city TEXT, number INTEGER);
+         CREATE TABLE zorbs (a TEXT, b TEXT, PRIMARY KEY (a, b));
+         CREATE TABLE posts (id INTEGER PRIMARY KEY, title TEXT, user INTEGER, zorb INTEGER,
+            reviewer INTEGER, likes INTEGER, writer INTEGER REFERENCES users);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+         INSERT INTO posts SELECT i, 'Post ' || char(65 + i % 26) || i, 100 + i * 7 % 29,
+            i * 11 % 23, i * 5 % 31, i * 37 % 41, i * 3 % 17 FROM n;
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 30)
+         INSERT INTO users SELECT 'User ' || char(65 + i % 26) || i, 'Town ' || i % 4, 7 FROM n;
+         INSERT INTO zorbs VALUES ('x', 'y')",
+        200,
+    );
+    let mut texts = questions.iter().map(|it| &it.question_text);
+    assert!(texts.any(|it| it.contains("likes")));
+    let notes = &database.notes;
+    for id in ["user", "zorb", "reviewer", "writer"] {
+        for question in &questions {
+            let sql = question.gold_sql.replace("FROM users", "");
+            assert!(!sql.contains(id), "{sql}");
+        }
+        let note = format!("posts.{id} seems to have ids");
+        assert!(notes.iter().any(|it| it.starts_with(&note)), "{notes:#?}");
+    }
+}
+
+#[test]
+fn two_references_to_a_table_are_told_apart() {
+    let (_, questions) = drafted(
+        "CREATE TABLE clubs (club_id INTEGER PRIMARY KEY, name TEXT);
+         CREATE TABLE results (id INTEGER PRIMARY KEY, points INTEGER,
+            club_id_1 INTEGER REFERENCES clubs, club_id_2 INTEGER REFERENCES clubs);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 12)
+         INSERT INTO clubs SELECT i, 'Club ' || char(65 + i) FROM n;
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+         INSERT INTO results SELECT i, i * 7 % 23, i * 5 % 11, i * 3 % 10 FROM n",
+        100,
+    );
+    let texts: Vec<&String> = questions.iter().map(|it| &it.question_text).collect();
+    let find = |part: &str| texts.iter().any(|text| text.contains(part));
+    assert!(find("first club") && find("second club"), "{texts:#?}");
+    assert!(!find("club id") && !find("1s"), "{texts:#?}");
 }

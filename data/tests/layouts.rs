@@ -395,37 +395,6 @@ fn a_database_is_inside_of_the_folder() {
     }
 }
 
-/// The gold SQL reads none of the pages that were overwritten.
-#[test]
-fn a_check_finds_overwritten_pages() {
-    let dir = spider(&json!([record("How many?", "SELECT count(*) FROM Dogs")]));
-    let path = dir.path().join("database/dogs/dogs.sqlite");
-    let connection = rusqlite::Connection::open(&path).unwrap();
-    connection
-        .execute_batch(
-            "CREATE TABLE Toys (name TEXT);
-             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 3000)
-             INSERT INTO Toys SELECT 'toy number ' || i FROM n",
-        )
-        .unwrap();
-    drop(connection);
-    let all = ["all".to_owned()];
-    let report = check(dir.path(), Some(&all)).unwrap();
-    assert!(report.problems.is_empty(), "{report}");
-    let mut bytes = std::fs::read(&path).unwrap();
-    let middle = bytes.len() - 3 * 4096;
-    bytes[middle..middle + 4096].fill(0xa5);
-    std::fs::write(&path, bytes).unwrap();
-    let report = check(dir.path(), Some(&all)).unwrap();
-    assert!(
-        report
-            .problems
-            .iter()
-            .any(|it| it.contains("dogs: the file is damaged")),
-        "{report}"
-    );
-}
-
 #[test]
 fn an_unknown_database_is_named_with_those_that_are_there() {
     let dir = spider(&json!([record(
@@ -507,25 +476,6 @@ fn bird_opens_with_one_part_or_both() {
     let error = error_of(dir.path());
     assert!(
         error.contains("dev.json or mini_dev_sqlite.json"),
-        "{error}"
-    );
-}
-
-#[test]
-fn marks_of_encodings_are_dropped_or_named() {
-    let records = json!([record("How many dogs?", "SELECT count(*) FROM Dogs")]).to_string();
-    let dir = spider(&json!([]));
-    let file = dir.path().join("dev.json");
-    write(&file, &format!("\u{feff}{records}"));
-    assert_eq!(open_all(dir.path()).questions.len(), 1);
-    let wide: Vec<u8> = format!("\u{feff}{records}")
-        .encode_utf16()
-        .flat_map(u16::to_le_bytes)
-        .collect();
-    std::fs::write(&file, wide).unwrap();
-    let error = error_of(dir.path());
-    assert!(
-        error.contains("dev.json") && error.contains("UTF-16"),
         "{error}"
     );
 }

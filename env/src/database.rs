@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use data::{Comparison, DatabaseFile, HashedFile, sql_text::quoted};
+use data::{DatabaseFile, HashedFile, sql_text::quoted};
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
@@ -70,11 +70,13 @@ impl Database {
         let DatabaseFile { name, path, .. } = &self.file;
         let (name, path) = (name.clone(), path.clone());
         let mut hashed = self.hashed.lock();
+        let before = hashed.changes();
         match hashed.compare(&path) {
-            Ok(Comparison::Same) => Ok(hashed.changes()),
-            Ok(comparison) => {
+            Ok(true) => Ok(hashed.changes()),
+            Ok(false) => {
                 let changed = EnvError::ChangedDatabase { name, path };
-                if comparison == Comparison::Other {
+                // A change is logged once.
+                if hashed.changes() > before {
                     tracing::error!("{changed}");
                 }
                 Err(changed)

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use bench::at_least_one;
 use clap::Parser;
-use data::{DatabaseSource, DraftSettings, DraftSource};
+use data::{DatabaseSource, DraftSettings};
 
 use crate::{progress::Progress, stdout};
 
@@ -37,32 +37,21 @@ pub(crate) struct DraftArgs {
 
 /// Drafts questions and prints what was found and kept.
 pub(crate) fn run(args: DraftArgs, progress: &Progress) -> Result<()> {
-    if args.words.is_some() && args.database.len() > 1 {
-        bail!(
-            "--words is for one --database; put NAME.words.toml beside each NAME.sqlite, or draft \
-             one database at a time"
-        );
-    }
-    let source = |text: &String| {
-        Ok(DraftSource {
-            database: DatabaseSource::parse(text)?,
-            words: args.words.clone(),
-        })
-    };
-    let sources: Result<_> = args.database.iter().map(source).collect();
+    let sources = args.database.iter().map(|it| DatabaseSource::parse(it));
     let settings = DraftSettings {
-        sources: sources?,
+        databases: sources.collect::<Result<_, _>>()?,
+        words: args.words,
         seed: args.seed,
         count: args.count,
         licence: args.licence,
     };
     // A database may have fewer questions, so the stage ends before its total.
     let count = args.count as u64;
-    let total = count.saturating_mul(settings.sources.len() as u64);
+    let total = count.saturating_mul(settings.databases.len() as u64);
     let stage = progress.stage("drafting", total, "questions");
     let report = data::draft(&args.out, &settings, &mut |at| {
         let questions = (at.questions as u64).min(count);
-        if settings.sources.len() > 1 {
+        if settings.databases.len() > 1 {
             stage.note(at.name);
         }
         stage.set(count.saturating_mul(at.databases as u64) + questions);

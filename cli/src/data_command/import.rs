@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt::Write as _, path::PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use data::{DatabaseSource, Dataset, HeldOut, ImportReport, ImportRequest};
+use data::{DatabaseSource, Dataset, ImportReport, ImportRequest};
 
 use super::check::{check_left_out, refusal_of_environment, write_left_out};
 use crate::{progress::Progress, stdout};
@@ -41,11 +41,10 @@ pub(crate) struct DataImportArgs {
 /// Imports databases and questions.
 pub(crate) fn import(args: &DataImportArgs, progress: &Progress) -> Result<()> {
     check_left_out(args.left_out.as_deref())?;
-    let held_out = match args.held_out.as_deref() {
-        None => HeldOut::Share,
-        Some([none]) if none == "none" => HeldOut::Named(BTreeSet::new()),
-        Some(names) => HeldOut::Named(names.iter().cloned().collect()),
-    };
+    let held_out = args.held_out.as_deref().map(|names| match names {
+        [none] if none == "none" => BTreeSet::new(),
+        names => names.iter().cloned().collect(),
+    });
     let sources = args.databases.iter().map(|it| DatabaseSource::parse(it));
     let request = ImportRequest {
         databases: sources.collect::<Result<_, _>>()?,

@@ -23,7 +23,7 @@ const ORDINALS: [(&str, &str); 4] = [
     ("4", "fourth"),
 ];
 
-/// A column on its way into the schema.
+/// A column on its way into the schema, and what the schema does not say of it.
 #[derive(Clone)]
 pub(super) struct DraftColumn {
     /// The columns whose texts it joins, if the table has no such column itself.
@@ -32,6 +32,7 @@ pub(super) struct DraftColumn {
     /// The noun with all words of the name.
     pub(super) full_noun: String,
     pub(super) statistics: ColumnStatistics,
+    /// Other nouns.
     pub(super) synonyms: Vec<String>,
     pub(super) hidden_because: Option<String>,
 }

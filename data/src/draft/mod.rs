@@ -35,14 +35,12 @@ mod word_file;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::folder;
 use crate::generator::rng::RngStream;
 use crate::generator::template::drafting_templates;
 use crate::import::{DatabaseSource, SourceKind, check_names};
-use crate::manifest::{DataOrigin, DatabaseRole, ManifestDatabase};
-use crate::own_writer::{self, OwnContent};
+use crate::manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase};
 use crate::sql::{GoldDatabase, open_immutable};
-use crate::{DataError, Question, hash, sqlite_file, text};
+use crate::{DataError, Question, folder, hash, own_writer, sqlite_file, text};
 
 use dictionary::Dictionary;
 use links::Links;
@@ -58,20 +56,14 @@ const VERSION: &str = "7";
 /// The number of resampled copies of a database.
 const TWINS: usize = 3;
 
-/// A database to draft questions about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DraftSource {
-    /// The SQLite file and its name.
-    pub database: DatabaseSource,
-    /// The file of words. Without it, `NAME.words.toml` beside `NAME.sqlite` is read if it exists.
-    pub words: Option<PathBuf>,
-}
-
 /// What to draft.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DraftSettings {
-    /// The databases.
-    pub sources: Vec<DraftSource>,
+    /// The SQLite files and their names.
+    pub databases: Vec<DatabaseSource>,
+    /// The file of words of the only database. Without it, `NAME.words.toml` beside each
+    /// `NAME.sqlite` is read if it exists.
+    pub words: Option<PathBuf>,
     /// The seed of all draws.
     pub seed: u64,
     /// The number of questions about each database, if it has so many.
@@ -95,18 +87,25 @@ pub struct DraftProgress<'a> {
 /// after each query that was tried, and after each database.
 ///
 /// # Errors
-/// Fails if a database or a file of words cannot be used, if two databases have one name, if `out`
-/// exists and is not an earlier draft, if no question can be drafted, or if a path cannot be
-/// written.
+/// Fails if a database or a file of words cannot be used, if several databases share a name or
+/// [`DraftSettings::words`], if `out` exists and is not an earlier draft, if no question can be
+/// drafted, or if a path cannot be written.
 pub fn draft(
     out: &Path,
     settings: &DraftSettings,
     progress: &mut dyn FnMut(DraftProgress<'_>),
 ) -> Result<DraftReport, DataError> {
-    let named = named_sources(&settings.sources)?;
+    if settings.words.is_some() && settings.databases.len() > 1 {
+        return Err(DataError::Request(
+            "--words is for one --database; put NAME.words.toml beside each NAME.sqlite, or draft \
+             one database at a time"
+                .to_owned(),
+        ));
+    }
+    let named = named_sources(&settings.databases)?;
     let _lock = folder::lock(out)?;
-    let mut report = DraftReport::default();
     own_writer::replace_folder(out, DataOrigin::Draft, |dir| {
+        let mut report = DraftReport::default();
         let mut questions: Vec<Question> = Vec::new();
         let mut databases = Vec::new();
         for (done, (name, source)) in named.iter().enumerate() {
@@ -133,31 +132,33 @@ pub fn draft(
         if questions.is_empty() {
             return Err(nothing_drafted(&report));
         }
-        let content = OwnContent {
+        let manifest = Manifest {
             recipe: hex::encode(hash::name_hash(&["draft", VERSION, rusqlite::version()])),
             seed: settings.seed,
             origin: DataOrigin::Draft,
             licence: settings.licence.clone(),
             databases,
-            questions: questions.iter().collect(),
+            ..Manifest::default()
         };
-        own_writer::finish_folder(dir, content)
-    })?;
-    Ok(report)
+        own_writer::finish_folder(dir, manifest, &questions)?;
+        Ok(report)
+    })
 }
 
-/// Returns the sources by the names of their databases.
-fn named_sources(sources: &[DraftSource]) -> Result<BTreeMap<String, &DraftSource>, DataError> {
-    check_names(sources.iter().map(|it| &it.database))?;
-    for DraftSource { database, .. } in sources {
-        if database.kind != SourceKind::Sqlite {
+/// Returns the sources by their names.
+fn named_sources(
+    sources: &[DatabaseSource],
+) -> Result<BTreeMap<String, &DatabaseSource>, DataError> {
+    check_names(sources)?;
+    for source in sources {
+        if source.kind != SourceKind::Sqlite {
             let problem = format!(
                 "is a {}, and questions are drafted about SQLite files; import it with `sqlenv \
                  data import DIR`, and draft about DIR/databases/{1}/{1}.sqlite",
-                database.kind.name(),
-                database.name
+                source.kind.name(),
+                source.name
             );
-            return Err(DataError::format(&database.place, problem));
+            return Err(DataError::format(&source.place, problem));
         }
     }
     if sources.is_empty() {
@@ -165,7 +166,7 @@ fn named_sources(sources: &[DraftSource]) -> Result<BTreeMap<String, &DraftSourc
             "no database to draft questions about; name a SQLite file".to_owned(),
         ));
     }
-    let named = sources.iter().map(|it| (it.database.name.clone(), it));
+    let named = sources.iter().map(|it| (it.name.clone(), it));
     Ok(named.collect())
 }
 
@@ -189,12 +190,12 @@ struct Drafted {
 /// Copies a database to its place in the folder, and drafts questions about the copy.
 fn draft_database(
     name: &str,
-    source: &DraftSource,
+    source: &DatabaseSource,
     settings: &DraftSettings,
     dir: &Path,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Drafted, DataError> {
-    let path = &source.database.place;
+    let path = &source.place;
     let folder = dir.join("databases").join(name);
     folder::create_folder(&folder)?;
     let copy = folder.join(format!("{name}.sqlite"));
@@ -202,7 +203,7 @@ fn draft_database(
     let connection = open_immutable(&copy).map_err(DataError::sqlite(path))?;
     let mut database = source::read(&connection).map_err(DataError::sqlite(path))?;
     database.left_out.extend(copied.unreadable_views);
-    let file = read_words(source, &database)?;
+    let file = read_words(path, settings.words.as_deref(), &database)?;
     let dictionary = Dictionary::read();
     let links = links::find(&connection, &database, &file, &dictionary);
     let links = links.map_err(DataError::sqlite(path))?;
@@ -264,12 +265,16 @@ fn record(
     record
 }
 
-/// Reads the file of words of a source: the one that is named, or the one beside the database.
-fn read_words(source: &DraftSource, database: &SourceDatabase) -> Result<WordFile, DataError> {
-    let beside = source.database.place.with_extension("words.toml");
-    let named = source.words.clone();
-    let Some(path) = named.or_else(|| beside.is_file().then_some(beside)) else {
+/// Reads the file of words of the database at `place`: the one that is named, or the one beside it.
+fn read_words(
+    place: &Path,
+    named: Option<&Path>,
+    database: &SourceDatabase,
+) -> Result<WordFile, DataError> {
+    let beside = place.with_extension("words.toml");
+    let found = || beside.is_file().then_some(beside.as_path());
+    let Some(path) = named.or_else(found) else {
         return Ok(WordFile::default());
     };
-    WordFile::parse(&path, &text::read(&path)?, database)
+    WordFile::parse(path, &text::read(path)?, database)
 }

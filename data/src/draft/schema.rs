@@ -30,20 +30,11 @@ pub(super) struct DescribedDatabase {
 pub(super) struct DescribedTable {
     /// The index of the table in the source.
     source_index: usize,
-    /// The pairs of columns that it joins.
-    joined: Vec<[usize; 2]>,
     /// Whether several rows refer to the same rows of other tables.
     pub(super) repeats: bool,
     /// Other nouns.
     pub(super) synonyms: Vec<String>,
-    pub(super) columns: Vec<DescribedColumn>,
-}
-
-/// What the schema does not say of a column.
-pub(super) struct DescribedColumn {
-    pub(super) statistics: ColumnStatistics,
-    /// Other nouns.
-    pub(super) synonyms: Vec<String>,
+    pub(super) columns: Vec<DraftColumn>,
 }
 
 impl DescribedDatabase {
@@ -56,8 +47,10 @@ impl DescribedDatabase {
     pub(super) fn take_rows(&mut self, database: &mut SourceDatabase) {
         for table in &self.tables {
             let mut rows = std::mem::take(&mut database.tables[table.source_index].rows);
+            let joined = table.columns.iter().filter_map(|it| it.joined);
+            let joined: Vec<[usize; 2]> = joined.collect();
             for row in &mut rows {
-                for columns in &table.joined {
+                for columns in &joined {
                     let cell = join(row, *columns);
                     row.push(cell);
                 }
@@ -107,31 +100,20 @@ pub(super) fn describe(
                 described.notes.push(note);
             }
         }
-        let repeats = repeats(&drafts, table);
-        let joined = drafts.iter().filter_map(|it| it.joined).collect();
         let words = file.table(&table.name);
-        let divided = drafts.into_iter().map(|draft| {
-            let described = DescribedColumn {
-                statistics: draft.statistics,
-                synonyms: draft.synonyms,
-            };
-            (draft.column, described)
-        });
-        let (columns, described_columns): (Vec<_>, Vec<_>) = divided.unzip();
-        described.tables.push(DescribedTable {
-            source_index: index,
-            joined,
-            repeats,
-            synonyms: words.map_or_else(Vec::new, |words| words.also.clone()),
-            columns: described_columns,
-        });
         described.schema.tables.push(GrammarTable {
             name: as_needed(&table.name),
             one: nouns[index].one.clone(),
             many: nouns[index].many.clone(),
             key: links.keys[index].into_iter().collect(),
             rows: [0, 0],
-            columns,
+            columns: drafts.iter().map(|it| it.column.clone()).collect(),
+        });
+        described.tables.push(DescribedTable {
+            source_index: index,
+            repeats: repeats(&drafts, table),
+            synonyms: words.map_or_else(Vec::new, |words| words.also.clone()),
+            columns: drafts,
         });
     }
     described

@@ -22,8 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use crate::manifest::{DataOrigin, Manifest, ManifestDatabase};
-use crate::own_writer::{self, OwnContent};
-use crate::{DataError, folder, hash};
+use crate::{DataError, folder, hash, own_writer};
 
 use procedural::Lexicon;
 pub use procedural::WordShare;
@@ -134,17 +133,15 @@ fn write_build(
         rows: built.rows,
     };
     let questions = built.iter().flat_map(|database| &database.questions);
-    own_writer::finish_folder(
-        dir,
-        OwnContent {
-            recipe: plan.recipe.clone(),
-            seed: plan.seed,
-            origin: plan.origin,
-            licence: LICENCE.to_owned(),
-            databases: specs.iter().zip(&built).map(database).collect(),
-            questions: questions.collect(),
-        },
-    )
+    let manifest = Manifest {
+        recipe: plan.recipe.clone(),
+        seed: plan.seed,
+        origin: plan.origin,
+        licence: LICENCE.to_owned(),
+        databases: specs.iter().zip(&built).map(database).collect(),
+        ..Manifest::default()
+    };
+    own_writer::finish_folder(dir, manifest, questions)
 }
 
 /// Builds every database. The results have the order of `specs`, whatever the threads do.

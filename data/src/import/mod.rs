@@ -23,19 +23,16 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use crate::check::long_answers;
-use crate::folder;
-use crate::own_writer::{self, OwnContent};
 use crate::sql::GoldDatabase;
 use crate::sqlite_file::{self, CopiedDatabase};
 use crate::{
     DataError, DataOrigin, DatabaseRole, LeftOut, Manifest, ManifestDatabase, NO_LICENCE, check,
-    hash,
+    folder, hash, own_writer,
 };
 
 use questions::{MadeQuestions, OpenDatabases};
 pub(crate) use source::check_names;
 pub use source::{DatabaseSource, SourceKind};
-pub use splits::HeldOut;
 use table::{FilledTable, TableSpec};
 
 /// The version of the rules by which files become questions. Raise it with every change of them.
@@ -52,8 +49,9 @@ pub struct ImportRequest {
     pub questions: Vec<PathBuf>,
     /// The seed of the splits.
     pub seed: u64,
-    /// The databases whose questions are all held out.
-    pub held_out: HeldOut,
+    /// The databases whose questions are all held out; `None`: one in five, at least one, from
+    /// three databases on.
+    pub held_out: Option<BTreeSet<String>>,
     /// The SPDX name of the licence of the data.
     pub licence: Option<String>,
 }
@@ -103,21 +101,15 @@ pub fn import(
     check_databases(request)?;
     let records = read_questions(&request.questions)?;
     let _lock = folder::lock(out)?;
-    let mut report = None;
     own_writer::replace_folder(out, DataOrigin::Import, |unfinished| {
-        let written = write(unfinished, request, records, progress)?;
-        Ok(report.insert(written).manifest.clone())
-    })?;
-    Ok(report.expect("the folder was written: this is a bug"))
+        write(unfinished, request, records, progress)
+    })
 }
 
 fn check_databases(request: &ImportRequest) -> Result<(), DataError> {
     check_names(&request.databases)?;
-    let HeldOut::Named(names) = &request.held_out else {
-        return Ok(());
-    };
     let is_unknown = |name: &&String| !request.databases.iter().any(|it| it.name == **name);
-    match names.iter().find(is_unknown) {
+    match request.held_out.iter().flatten().find(is_unknown) {
         Some(name) => Err(DataError::Request(format!(
             "--held-out: no database `{name}` is imported; there are {}",
             request
@@ -160,7 +152,7 @@ fn write(
         databases.push(import_database(source, &path, &dir.join(SCRATCH))?);
         open.insert(source.name.clone(), GoldDatabase::open(&path)?);
     }
-    let made = questions::make(records, &open, request.seed, &request.held_out);
+    let made = questions::make(records, &open, request.seed, request.held_out.as_ref());
     drop(open);
     if made.questions.is_empty()
         && let Some(first) = made.left_out.first()
@@ -203,17 +195,15 @@ fn finish(
         rows: it.rows,
     };
     let licence = request.licence.as_deref().unwrap_or(NO_LICENCE);
-    let manifest = own_writer::finish_folder(
-        dir,
-        OwnContent {
-            recipe: hex::encode(hash::name_hash(&[VERSION, rusqlite::version()])),
-            seed: request.seed,
-            origin: DataOrigin::Import,
-            licence: licence.to_owned(),
-            databases: databases.iter().map(database).collect(),
-            questions: made.questions.iter().collect(),
-        },
-    )?;
+    let manifest = Manifest {
+        recipe: hex::encode(hash::name_hash(&[VERSION, rusqlite::version()])),
+        seed: request.seed,
+        origin: DataOrigin::Import,
+        licence: licence.to_owned(),
+        databases: databases.iter().map(database).collect(),
+        ..Manifest::default()
+    };
+    let manifest = own_writer::finish_folder(dir, manifest, &made.questions)?;
     let report = check(dir, None)?;
     match report.problems.first() {
         None => Ok(manifest),

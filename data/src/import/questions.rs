@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::question_fields::{self, QuestionFields};
 use super::question_file::FileRecord;
-use super::splits::{self, HeldOut, SplitQuery};
-use crate::gold::{Derived, Refused, derive_for_agents, level};
+use super::splits::{self, SplitQuery};
+use crate::error::Refused;
+use crate::gold::{Derived, derive_for_agents, level};
 use crate::question::text_of_answer;
 use crate::sql::GoldDatabase;
 use crate::sql_text::{case_folded_form, query_key};
@@ -41,7 +42,7 @@ pub(crate) fn make(
     records: Vec<(String, FileRecord)>,
     databases: &OpenDatabases,
     seed: u64,
-    held_out: &HeldOut,
+    held_out: Option<&BTreeSet<String>>,
 ) -> MadeQuestions {
     let mut made = MadeQuestions::default();
     let mut answered = Vec::new();

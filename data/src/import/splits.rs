@@ -33,21 +33,12 @@ pub(crate) struct SplitQuery {
     pub(crate) given: Option<&'static str>,
 }
 
-/// Which databases are held out.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum HeldOut {
-    /// One in five, at least one, from three databases on.
-    #[default]
-    Share,
-    /// These.
-    Named(BTreeSet<String>),
-}
-
-/// Returns the split of each query, or why it contradicts an earlier one.
+/// Returns the split of each query, or why it contradicts an earlier one. The databases `held_out`
+/// are those of [`UNSEEN`]; `None`: one in five, at least one, from three databases on.
 pub(crate) fn assign(
     queries: &[SplitQuery],
     seed: u64,
-    held_out: &HeldOut,
+    held_out: Option<&BTreeSet<String>>,
 ) -> Vec<Result<&'static str, String>> {
     let seed = seed.to_string();
     let queries = &one_query_per_text(queries)[..];
@@ -143,10 +134,10 @@ fn first(earlier: &mut [usize], mut index: usize) -> usize {
 fn unseen_databases<'a>(
     queries: &'a [SplitQuery],
     seed: &str,
-    held_out: &HeldOut,
+    held_out: Option<&BTreeSet<String>>,
 ) -> BTreeSet<&'a str> {
     let names: BTreeSet<&str> = queries.iter().map(|it| it.database.as_str()).collect();
-    if let HeldOut::Named(wanted) = held_out {
+    if let Some(wanted) = held_out {
         return names
             .into_iter()
             .filter(|it| wanted.contains(*it))
@@ -234,7 +225,7 @@ mod tests {
     }
 
     fn splits(queries: &[SplitQuery], seed: u64) -> Vec<&'static str> {
-        let assigned = assign(queries, seed, &HeldOut::Share).into_iter();
+        let assigned = assign(queries, seed, None).into_iter();
         assigned.map(|it| it.unwrap()).collect()
     }
 
@@ -332,8 +323,8 @@ mod tests {
                     .all(|(split, _)| split == UNSEEN)
             );
         }
-        let named = HeldOut::Named(BTreeSet::from(["d1".to_owned()]));
-        let assigned = assign(&many(2), 1, &named);
+        let named = BTreeSet::from(["d1".to_owned()]);
+        let assigned = assign(&many(2), 1, Some(&named));
         assert!(
             assigned
                 .iter()
@@ -341,9 +332,9 @@ mod tests {
                 .step_by(2)
                 .all(|it| it == &Ok(UNSEEN))
         );
-        let none = HeldOut::Named(BTreeSet::new());
+        let none = BTreeSet::new();
         assert!(
-            assign(&many(9), 1, &none)
+            assign(&many(9), 1, Some(&none))
                 .iter()
                 .all(|it| it != &Ok(UNSEEN))
         );
@@ -369,7 +360,7 @@ mod tests {
             query("e", "d", None),
             query("e", "e", Some(TRAIN)),
         ];
-        let assigned = assign(&queries, 1, &HeldOut::Share);
+        let assigned = assign(&queries, 1, None);
         assert_eq!(assigned[0], Ok(EVAL), "as its other wording says");
         assert_eq!(assigned[1], Ok(EVAL));
         assert_eq!((&assigned[4], &assigned[5]), (&Ok(UNSEEN), &Ok(UNSEEN)));

@@ -11,6 +11,7 @@ use rusqlite::limits::Limit;
 use rusqlite::{ErrorCode, PrepFlags};
 
 use super::{GoldDatabase, GoldResult, MAX_CELL_BYTES, message};
+use crate::error::Refused;
 use crate::sql_text::quoted;
 
 /// The rows of a result that a query shows to an agent.
@@ -38,7 +39,10 @@ impl GoldDatabase {
     ///
     /// # Errors
     /// Fails like [`Self::run`].
-    pub(crate) fn run_for_agents(&self, sql: &str) -> Result<(GoldResult, Option<String>), String> {
+    pub(crate) fn run_for_agents(
+        &self,
+        sql: &str,
+    ) -> Result<(GoldResult, Option<String>), Refused> {
         // Nearly all queries are within the limits and run once.
         let known = self.value_bytes.get().copied();
         let value_bytes = known.unwrap_or(VALUE_BYTES);
@@ -48,14 +52,14 @@ impl GoldDatabase {
         let gold = self.run(sql)?;
         let value_bytes = self.value_bytes();
         let refusal = self.within_limits(value_bytes, || self.read_like_agents(sql));
-        Ok((gold, refusal.err()))
+        Ok((gold, refusal.err().map(|it| it.reason)))
     }
 
     fn within_limits<T>(
         &self,
         value_bytes: i32,
-        run: impl FnOnce() -> Result<T, String>,
-    ) -> Result<T, String> {
+        run: impl FnOnce() -> Result<T, Refused>,
+    ) -> Result<T, Refused> {
         let limits = STATEMENT_LIMITS.into_iter().chain([
             (Limit::SQLITE_LIMIT_SQL_LENGTH, STATEMENT_BYTES),
             (Limit::SQLITE_LIMIT_LENGTH, value_bytes),
@@ -65,7 +69,7 @@ impl GoldDatabase {
             before.map(|before| (limit, before))
         };
         let before: rusqlite::Result<Vec<(Limit, i32)>> = limits.map(set).collect();
-        let before = before.map_err(|error| error.to_string())?;
+        let before = before.map_err(|error| Refused::unanswered(error.to_string()))?;
         let result = run();
         for (limit, most) in before {
             // This cannot fail on an open connection.
@@ -75,7 +79,7 @@ impl GoldDatabase {
     }
 
     /// Reads as many rows as the environment does, and the one after them.
-    fn read_like_agents(&self, sql: &str) -> Result<(), String> {
+    fn read_like_agents(&self, sql: &str) -> Result<(), Refused> {
         self.steps.store(0, Ordering::Relaxed);
         let read = || -> rusqlite::Result<()> {
             let flags = PrepFlags::SQLITE_PREPARE_NO_VTAB;
@@ -88,12 +92,14 @@ impl GoldDatabase {
             }
             Ok(())
         };
-        read().map_err(|error| match error.sqlite_error_code() {
-            // SQLite calls a program over its limit so.
-            Some(ErrorCode::OutOfMemory) => {
-                format!("it compiles to more than {MAX_OPERATIONS} SQLite instructions")
-            }
-            _ => message(&error),
+        read().map_err(|error| {
+            Refused::unanswered(match error.sqlite_error_code() {
+                // SQLite calls a program over its limit so.
+                Some(ErrorCode::OutOfMemory) => {
+                    format!("it compiles to more than {MAX_OPERATIONS} SQLite instructions")
+                }
+                _ => message(&error),
+            })
         })
     }
 
@@ -150,75 +156,18 @@ mod tests {
 
     use super::*;
 
-    fn database(sql: &str) -> GoldDatabase {
-        let connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(sql).unwrap();
-        GoldDatabase::guard(connection).unwrap()
-    }
-
-    #[test]
-    fn what_is_over_the_limits_of_agents_runs_and_is_named() {
-        let database = database("CREATE TABLE t (name TEXT); INSERT INTO t VALUES ('a'), ('b')");
-        let within = "SELECT name FROM t";
-        for (sql, part) in [
-            (
-                format!("SELECT 1 /*{}*/", "x".repeat(16 << 10)),
-                "statement too long",
-            ),
-            (vec!["SELECT 1"; 17].join(" UNION ALL "), "compound SELECT"),
-            (format!("SELECT {}", vec!["1"; 257].join(", ")), "columns"),
-            (
-                format!("SELECT max({})", vec!["1"; 33].join(", ")),
-                "arguments",
-            ),
-            (
-                format!("SELECT {}", vec!["1"; 102].join(" + ")),
-                "depth 100",
-            ),
-            (
-                format!(
-                    "SELECT count(*) FROM t WHERE name NOT LIKE '{}'",
-                    "x".repeat(65)
-                ),
-                "pattern too complex",
-            ),
-            ("SELECT printf('%20000d', 1)".to_owned(), "too big"),
-        ] {
-            let (gold, refusal) = database.run_for_agents(&sql).unwrap();
-            assert!(!gold.rows.is_empty(), "{sql}");
-            let refusal = refusal.unwrap();
-            assert!(refusal.contains(part), "{sql}: {refusal}");
-            let (gold, refusal) = database.run_for_agents(within).unwrap();
-            assert_eq!((gold.rows.len(), refusal), (2, None), "the limits are back");
-        }
-        assert!(database.run_for_agents("SELECT nam FROM t").is_err());
-    }
-
-    #[test]
-    fn each_row_of_a_table_can_be_read() {
-        let database = database(
-            "CREATE TABLE t (id INTEGER, body TEXT); INSERT INTO t VALUES (1, printf('%40000d', 7));
-             CREATE VIEW v AS SELECT body || body AS body FROM t",
-        );
-        for (sql, is_run) in [
-            ("SELECT length(body) FROM t", true),
-            ("SELECT printf('%39000d', 1)", true),
-            ("SELECT printf('%50000d', 1)", false),
-            ("SELECT length(body) FROM v", false),
-        ] {
-            let (_, refusal) = database.run_for_agents(sql).unwrap();
-            assert_eq!(refusal.is_none(), is_run, "{sql}: {refusal:?}");
-        }
-    }
-
     /// The environment stops reading before the long row.
     #[test]
     fn rows_that_agents_never_read_do_not_count() {
-        let database = database(
-            "CREATE TABLE t (id INTEGER PRIMARY KEY);
-             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300)
-             INSERT INTO t SELECT i FROM n",
-        );
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch(
+                "CREATE TABLE t (id INTEGER PRIMARY KEY);
+                 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300)
+                 INSERT INTO t SELECT i FROM n",
+            )
+            .unwrap();
+        let database = GoldDatabase::guard(connection).unwrap();
         for (id, is_run) in [(150, false), (250, true)] {
             let sql = format!("SELECT iif(id = {id}, printf('%20000d', id), id) FROM t");
             let (_, refusal) = database.run_for_agents(&sql).unwrap();

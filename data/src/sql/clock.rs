@@ -66,31 +66,3 @@ unsafe extern "C" fn current_time_milliseconds(
     unsafe { milliseconds.write(NOW_JULIAN_MILLISECONDS) };
     ffi::SQLITE_OK
 }
-
-#[cfg(test)]
-mod tests {
-    use rusqlite::{Connection, OpenFlags};
-
-    use super::*;
-
-    #[test]
-    fn the_present_is_one_moment() {
-        register_fixed_clock().unwrap();
-        register_fixed_clock().unwrap();
-        let flags = OpenFlags::default();
-        let connection = Connection::open_in_memory_with_flags_and_vfs(flags, FIXED_CLOCK).unwrap();
-        for (sql, moment) in [
-            ("SELECT date('now')", "2024-01-01"),
-            ("SELECT current_date", "2024-01-01"),
-            ("SELECT current_timestamp", "2024-01-01 00:00:00"),
-            (
-                "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
-                "2024-01-01 00:00:00.000",
-            ),
-            ("SELECT CAST(julianday('now') AS TEXT)", "2460310.5"),
-        ] {
-            let found: String = connection.query_row(sql, [], |row| row.get(0)).unwrap();
-            assert_eq!(found, moment, "{sql}");
-        }
-    }
-}

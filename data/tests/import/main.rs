@@ -14,7 +14,7 @@ mod sqlite_files;
 
 use std::path::{Path, PathBuf};
 
-use data::{DatabaseSource, HeldOut, ImportReport, ImportRequest, check, import};
+use data::{DatabaseSource, ImportReport, ImportRequest, check, import};
 use tempfile::TempDir;
 
 /// A folder with files to import, and the folder to import them into.
@@ -69,7 +69,7 @@ impl Desk {
             databases: sources.map_err(|error| error.to_string())?,
             questions: questions.iter().map(|it| it.to_path_buf()).collect(),
             seed: 1,
-            held_out: HeldOut::Share,
+            held_out: None,
             licence: None,
         };
         let report = import(&self.out(), &request, &mut |_| {});
