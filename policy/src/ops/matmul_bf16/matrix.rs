@@ -5,7 +5,7 @@ use half::bf16;
 use crate::ops::aligned::Aligned;
 use crate::ops::bf16_values::{factor, factor_bits};
 use crate::ops::matmul::{self, View, WriteMode};
-use crate::ops::simd::{Kernel, LANES, Simd, dispatch};
+use crate::ops::simd::{Kernel, Simd, dispatch};
 
 /// Columns of a panel of B, as in the products of f32.
 pub(super) const PANEL: usize = matmul::PANEL;
@@ -15,12 +15,10 @@ pub(crate) const BLOCK: usize = 32;
 pub(super) const BLOCK_ROWS: usize = 16;
 
 impl View<'_, bf16> {
-    /// Writes the rows one after the other in f32, each padded with zeros to `padded` values.
+    /// Writes the rows one after the other in f32, each padded with zeros to `padded` values, which
+    /// are whole blocks.
     pub(super) fn widen(self, padded: usize, wide: &mut Vec<f32>) {
         wide.resize(self.rows * padded, 0.0);
-        if self.cols < padded {
-            wide.fill(0.0);
-        }
         if !wide.is_empty() {
             dispatch(Widen {
                 from: self,
@@ -81,20 +79,24 @@ impl Kernel for Widen<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let from = self.from;
-        // In pieces of 16 columns, so that a transposed matrix is read a cache line at a time.
-        for first in (0..from.cols).step_by(LANES) {
-            let count = LANES.min(from.cols - first);
-            for (row, wide) in self.wide.chunks_exact_mut(self.padded).enumerate() {
-                let values = &from.data[row * from.row_stride + first * from.col_stride..];
-                let wide = &mut wide[first..first + count];
-                if from.col_stride == 1 {
-                    for (wide, &value) in wide.iter_mut().zip(values) {
-                        *wide = factor(value);
-                    }
-                } else {
-                    for (k, wide) in wide.iter_mut().enumerate() {
-                        *wide = factor(values[k * from.col_stride]);
+        let (from, padded) = (self.from, self.padded);
+        if from.col_stride == 1 {
+            for (row, wide) in self.wide.chunks_exact_mut(padded).enumerate() {
+                let (wide, padding) = wide.split_at_mut(from.cols);
+                for (wide, &value) in wide.iter_mut().zip(&from.data[row * from.row_stride..]) {
+                    *wide = factor(value);
+                }
+                padding.fill(0.0);
+            }
+        } else {
+            for (strip, wide) in self.wide.chunks_mut(BLOCK_ROWS * padded).enumerate() {
+                for k in (0..from.cols).step_by(BLOCK) {
+                    let (rows, steps) = (wide.len() / padded, BLOCK.min(from.cols - k));
+                    let block = transposed_block(from.part(strip * BLOCK_ROWS, rows, k, steps));
+                    for (wide, bits) in wide.chunks_exact_mut(padded).zip(&block) {
+                        for (wide, &bits) in wide[k..k + BLOCK].iter_mut().zip(bits) {
+                            *wide = f32::from_bits(u32::from(bits) << 16);
+                        }
                     }
                 }
             }

@@ -7,10 +7,8 @@
 //! The state of tiles belongs to the thread. It exists while [`Tiles`] lives, so that no other code
 //! meets it, and so that the kernel need not save it when it switches threads.
 //!
-//! On a machine without AMX the tests run the same instructions in an emulator (`emulator`).
+//! On a machine without AMX a loop takes the place of the instructions in tests.
 
-#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
-mod emulator;
 #[cfg_attr(
     not(all(target_arch = "x86_64", target_os = "linux")),
     path = "no_tiles.rs"
@@ -34,15 +32,6 @@ const TILE: usize = TILE_ROWS * BLOCK;
 /// The most steps of k of a panel of B that are read at once. They are 40 KiB, which fit the
 /// first-level cache of CPUs with AMX.
 pub(super) const DEPTH: usize = 640;
-
-/// Returns a permission under which the emulator executes the instructions, unless the CPU has
-/// them.
-#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
-pub(super) fn emulated() -> Option<crate::ops::amx_permission::Permission> {
-    let permission = crate::ops::amx_permission::Permission::of_emulator()?;
-    emulator::install();
-    Some(permission)
-}
 
 /// Adds the products of all rows with a piece of a panel of B to the sums. The rows are tiles of
 /// `blocks` blocks of k, and the piece begins at the block `first`.

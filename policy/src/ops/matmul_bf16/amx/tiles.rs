@@ -49,8 +49,16 @@ impl Tiles {
     pub(in super::super) fn configure(_: Permission) -> Self {
         let was_configured = IS_CONFIGURED.replace(true);
         assert!(!was_configured, "the tiles are in use: this is a bug");
-        // SAFETY: the permission says that the CPU has the instruction. It reads the 64 bytes of
-        // the configuration, which is valid, and zeroes this thread's tiles.
+        let tiles = Self {
+            _thread: PhantomData,
+        };
+        #[cfg(test)]
+        if tiles_are_missing() {
+            return tiles;
+        }
+        // SAFETY: the permission says that the CPU has the instruction; a test without it has
+        // returned. The instruction reads the 64 bytes of the configuration, which is valid, and
+        // zeroes this thread's tiles.
         unsafe {
             asm!(
                 "ldtilecfg [{configuration}]",
@@ -60,9 +68,7 @@ impl Tiles {
                 options(nostack, readonly, preserves_flags),
             );
         }
-        Self {
-            _thread: PhantomData,
-        }
+        tiles
     }
 
     /// Adds the products of two tiles of rows, `[block of k][16][32]` each, and a piece of a
@@ -71,6 +77,12 @@ impl Tiles {
         let blocks = blocks(pairs);
         assert!(a.iter().all(|a| blocks * TILE <= a.len()));
         sums.assert_rows(2 * TILE_ROWS);
+        #[cfg(test)]
+        if tiles_are_missing() {
+            add_tile(a[0], pairs, sums);
+            add_tile(a[1], pairs, &mut sums.rows_from(TILE_ROWS));
+            return;
+        }
         let stride = sums.stride;
         let sums = sums.values.as_mut_ptr();
         // SAFETY: the tiles are configured, since `self` exists. With the assertions every tile
@@ -122,6 +134,11 @@ impl Tiles {
         let blocks = blocks(pairs);
         assert!(blocks * TILE <= a.len());
         sums.assert_rows(TILE_ROWS);
+        #[cfg(test)]
+        if tiles_are_missing() {
+            add_tile(a, pairs, sums);
+            return;
+        }
         // SAFETY: as above.
         unsafe {
             asm!(
@@ -158,6 +175,10 @@ impl Tiles {
 impl Drop for Tiles {
     fn drop(&mut self) {
         IS_CONFIGURED.set(false);
+        #[cfg(test)]
+        if tiles_are_missing() {
+            return;
+        }
         // SAFETY: the tiles are configured, and nobody uses them any more.
         unsafe {
             asm!(
@@ -175,4 +196,33 @@ fn blocks(pairs: &[u32]) -> usize {
     let blocks = pairs.len() / (BLOCK / 2 * PANEL);
     assert!(blocks > 0, "a piece of a panel is empty: this is a bug");
     blocks
+}
+
+/// Returns whether this process has no tiles, so that a loop takes their place.
+#[cfg(test)]
+fn tiles_are_missing() -> bool {
+    Permission::of_process().is_none()
+}
+
+/// Adds the products of a tile of rows and a piece of a panel to 16 rows of the sums, in the order
+/// of TDPBF16PS. No value is subnormal (`matmul_bf16`), so none is taken as zero.
+#[cfg(test)]
+fn add_tile(a: &[u16], pairs: &[u32], sums: &mut Sums<'_>) {
+    let (a, _) = a.as_chunks::<TILE>();
+    let (pairs, _) = pairs.as_chunks::<{ BLOCK / 2 * PANEL }>();
+    let low_half = |bits: u32| f32::from_bits(bits << 16);
+    let high_half = |bits: u32| f32::from_bits(bits & 0xffff_0000);
+    for (a, pairs) in a.iter().zip(pairs) {
+        for row in 0..TILE_ROWS {
+            for column in 0..PANEL {
+                let (mut even, mut odd) = (0.0, 0.0);
+                for step in 0..BLOCK / 2 {
+                    let (a, pair) = (&a[row * BLOCK + 2 * step..], pairs[step * PANEL + column]);
+                    even = low_half(a[0].into()).mul_add(low_half(pair), even);
+                    odd = low_half(a[1].into()).mul_add(high_half(pair), odd);
+                }
+                sums.values[row * sums.stride + column] += even + odd;
+            }
+        }
+    }
 }
