@@ -16,7 +16,7 @@ use crate::{
     progress::ResultSummary,
     rows::Cell,
     sandbox::{Failure, QueryError, QuickBudgetSpent},
-    verifier::{GoldAnswer, verify_answer},
+    verifier::verify_answer,
 };
 
 /// The result of the gold SQL.
@@ -86,11 +86,5 @@ impl GoldRows {
 
 /// Returns whether `answer` is correct. `rows` are the gold rows, for lists and tables.
 pub(crate) fn is_correct(question: &Question, rows: Option<&[Vec<Value>]>, answer: &str) -> bool {
-    let gold = GoldAnswer {
-        answer: &question.gold_answer,
-        answer_type: question.answer_type,
-        rows,
-        ordered: false,
-    };
-    verify_answer(Some(answer), &gold)
+    verify_answer(answer, &question.gold_answer, question.answer_type, rows)
 }

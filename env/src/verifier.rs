@@ -19,42 +19,43 @@ const MAX_UNORDERED_ROWS: usize = 1_000;
 /// takes many times the memory of its text. A longer one equals no gold element.
 const MAX_NESTED_BYTES: usize = 64 << 10;
 
-/// What an answer is compared with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GoldAnswer<'a> {
-    /// The recorded answer: a number, a text, a list, or a list of rows.
-    pub(crate) answer: &'a Value,
-    /// Chooses the rule. An unknown type is compared as text.
-    pub(crate) answer_type: AnswerType,
-    /// All rows of the gold SQL. For lists (first column) and tables they replace `answer`.
-    pub(crate) rows: Option<&'a [Vec<Value>]>,
-    /// Whether the rows of a table must have gold's order. Tables of more than 1,000 rows always
-    /// must.
-    pub(crate) ordered: bool,
-}
-
-/// Returns whether `predicted` is correct. A missing or blank answer is never correct, and no
-/// answer to a missing or empty gold value is.
-pub(crate) fn verify_answer(predicted: Option<&str>, gold: &GoldAnswer<'_>) -> bool {
-    let predicted = predicted.unwrap_or_default().trim();
+/// Returns whether `predicted` is correct. A blank answer never is, and no answer to a missing or
+/// empty gold value is.
+///
+/// `answer` is the recorded answer: a number, a text, a list, or a list of rows. `answer_type`
+/// chooses the rule; an unknown type is compared as text. `rows` are all rows of the gold SQL. For
+/// lists (first column) and tables they replace `answer`.
+pub(crate) fn verify_answer(
+    predicted: &str,
+    answer: &Value,
+    answer_type: AnswerType,
+    rows: Option<&[Vec<Value>]>,
+) -> bool {
+    let predicted = predicted.trim();
     let inner = unwrapped(predicted);
-    if inner.is_empty() || is_empty(gold.answer) {
+    if inner.is_empty() || is_empty(answer) {
         return false;
     }
     // What looks like a wrapper may belong to the answer, such as the quotes of a title. In SQLEnv
     // the outer quotes of a list never do.
-    let is_list = gold.answer_type == AnswerType::List;
-    matches(inner, gold) || (!is_list && matches(predicted, gold))
+    let is_list = answer_type == AnswerType::List;
+    let is_right = |predicted| matches(predicted, answer, answer_type, rows);
+    is_right(inner) || (!is_list && is_right(predicted))
 }
 
-fn matches(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
-    let text = || text_of(gold.answer);
-    let scalar = match gold.answer_type {
+fn matches(
+    predicted: &str,
+    answer: &Value,
+    answer_type: AnswerType,
+    rows: Option<&[Vec<Value>]>,
+) -> bool {
+    let text = || text_of(answer);
+    let scalar = match answer_type {
         AnswerType::Integer => GoldCell::Integer(Decimal::parse(&text())),
         AnswerType::Float => GoldCell::Float(Decimal::parse(&text())),
         AnswerType::String | AnswerType::Unknown => GoldCell::Text(folded(&text())),
-        AnswerType::List => return matches_list(predicted, gold),
-        AnswerType::Table => return matches_table(predicted, gold),
+        AnswerType::List => return matches_list(predicted, answer, rows),
+        AnswerType::Table => return matches_table(predicted, answer, rows),
     };
     scalar.matches(&AnswerCell::new(predicted))
 }
@@ -134,8 +135,8 @@ impl Element {
     }
 }
 
-fn matches_list(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
-    let gold = match (gold.rows, gold.answer) {
+fn matches_list(predicted: &str, answer: &Value, rows: Option<&[Vec<Value>]>) -> bool {
+    let gold = match (rows, answer) {
         (Some(rows), _) => elements(rows.iter().filter_map(|row| row.first())),
         (None, Value::Array(items)) => elements(items),
         (None, Value::String(text)) => elements_of_text(text, usize::MAX),
@@ -216,9 +217,9 @@ impl<'de> Visitor<'de> for JsonElements {
     }
 }
 
-fn matches_table(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
+fn matches_table(predicted: &str, answer: &Value, rows: Option<&[Vec<Value>]>) -> bool {
     let gold_row = |row: &[Value]| row.iter().map(GoldCell::new).collect();
-    let gold_rows: Vec<Vec<GoldCell>> = match (gold.rows, gold.answer) {
+    let gold_rows: Vec<Vec<GoldCell>> = match (rows, answer) {
         (Some(rows), _) => rows.iter().map(|row| gold_row(row)).collect(),
         (None, Value::Array(rows)) => rows
             .iter()
@@ -245,7 +246,7 @@ fn matches_table(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
             .collect()
     };
     let rows: Vec<Vec<AnswerCell>> = rows_of_text(predicted).map(cells).collect();
-    if gold.ordered || rows.len() > MAX_UNORDERED_ROWS {
+    if rows.len() > MAX_UNORDERED_ROWS {
         return rows
             .iter()
             .zip(&gold_rows)
@@ -369,15 +370,7 @@ mod tests {
     use super::*;
 
     fn table(predicted: &str, gold: &Value) -> bool {
-        verify_answer(
-            Some(predicted),
-            &GoldAnswer {
-                answer: gold,
-                answer_type: AnswerType::Table,
-                rows: None,
-                ordered: false,
-            },
-        )
+        verify_answer(predicted, gold, AnswerType::Table, None)
     }
 
     #[test]
@@ -388,28 +381,25 @@ mod tests {
     }
 
     #[test]
+    fn only_a_long_table_must_have_golds_order() {
+        for (rows, is_order_free) in [(MAX_UNORDERED_ROWS, true), (MAX_UNORDERED_ROWS + 1, false)] {
+            let gold: Value = (0..rows).map(|row| json!([row])).collect();
+            let mut lines: Vec<String> = (0..rows).map(|row| row.to_string()).collect();
+            assert!(table(&lines.join("\n"), &gold));
+            lines.swap(0, rows - 1);
+            assert_eq!(table(&lines.join("\n"), &gold), is_order_free);
+        }
+    }
+
+    #[test]
     fn a_fence_needs_its_own_line() {
-        let gold = GoldAnswer {
-            answer: &json!("a b"),
-            answer_type: AnswerType::String,
-            rows: None,
-            ordered: false,
-        };
-        assert!(verify_answer(Some("```text\na b\n```"), &gold));
-        assert!(!verify_answer(Some("```a b```"), &gold));
+        let verify = |it: &str| verify_answer(it, &json!("a b"), AnswerType::String, None);
+        assert!(verify("```text\na b\n```"));
+        assert!(!verify("```a b```"));
     }
 
     #[test]
     fn what_looks_like_a_wrapper_may_belong_to_the_answer() {
-        let verify = |predicted: &str, answer: &Value, answer_type| {
-            let gold = GoldAnswer {
-                answer,
-                answer_type,
-                rows: None,
-                ordered: false,
-            };
-            verify_answer(Some(predicted), &gold)
-        };
         use AnswerType::{Integer, List, String};
         for (predicted, answer, answer_type, correct) in [
             ("\"Heroes\"", json!("\"Heroes\""), String, true),
@@ -421,7 +411,7 @@ mod tests {
             ("\"3\"", json!(3), Integer, true),
             ("\"\"", json!("\"\""), String, false),
         ] {
-            let is_correct = verify(predicted, &answer, answer_type);
+            let is_correct = verify_answer(predicted, &answer, answer_type, None);
             assert_eq!(is_correct, correct, "{predicted} for {answer}");
         }
         assert!(table(
@@ -433,12 +423,6 @@ mod tests {
     #[test]
     fn a_list_is_a_set_of_values() {
         let answer = json!(["a", 2, "{\"b\":[1]}"]);
-        let gold = GoldAnswer {
-            answer: &answer,
-            answer_type: AnswerType::List,
-            rows: None,
-            ordered: false,
-        };
         let nested = format!("[[{}1]]", "0,".repeat(MAX_NESTED_BYTES));
         for (predicted, is_right) in [
             (r#"["A", 2.0, {"b": [1]}, [2, 9]]"#, true),
@@ -450,7 +434,7 @@ mod tests {
             ("a, 2, 3, 4, 5", false),
             (nested.as_str(), false),
         ] {
-            let verdict = verify_answer(Some(predicted), &gold);
+            let verdict = verify_answer(predicted, &answer, AnswerType::List, None);
             assert_eq!(verdict, is_right, "{predicted:.80}");
         }
     }
@@ -462,8 +446,7 @@ mod tests {
         fn total(predicted in "\\PC{0,40}", gold in "\\PC{0,20}") {
             let answer = Value::from(gold.clone());
             let verdict = |predicted: &str, answer_type| {
-                let gold = GoldAnswer { answer: &answer, answer_type, rows: None, ordered: false };
-                verify_answer(Some(predicted), &gold)
+                verify_answer(predicted, &answer, answer_type, None)
             };
             for answer_type in
                 [AnswerType::Integer, AnswerType::Float, AnswerType::List, AnswerType::Table]
