@@ -1,15 +1,6 @@
 //! The files of the page, compiled into the program.
-//!
-//! Invariant: a browser revalidates each file and loads only changed ones, since the entity tag is
-//! a digest of the bytes.
 
-use axum::{
-    Router,
-    http::{HeaderMap, StatusCode, header},
-    response::{IntoResponse, Response},
-    routing::get,
-};
-use sha2::{Digest, Sha256};
+use axum::{Router, http::header::CONTENT_TYPE, routing::get};
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -44,34 +35,7 @@ pub(super) fn router() -> Router {
     ASSETS
         .into_iter()
         .fold(Router::new(), |router, (path, media_type, content)| {
-            let tag = format!("\"{}\"", hex::encode(&Sha256::digest(content)[..8]));
-            router.route(
-                path,
-                get(move |headers: HeaderMap| async move {
-                    send(&headers, media_type, content, &tag)
-                }),
-            )
+            let file = ([(CONTENT_TYPE, media_type)], content);
+            router.route(path, get(move || async move { file }))
         })
-}
-
-fn send(
-    headers: &HeaderMap,
-    media_type: &'static str,
-    content: &'static str,
-    tag: &str,
-) -> Response {
-    let caching = [(header::ETAG, tag), (header::CACHE_CONTROL, "no-cache")];
-    if is_cached(headers, tag) {
-        return (StatusCode::NOT_MODIFIED, caching).into_response();
-    }
-    (caching, [(header::CONTENT_TYPE, media_type)], content).into_response()
-}
-
-/// Returns whether the browser has this version already.
-fn is_cached(headers: &HeaderMap, tag: &str) -> bool {
-    let tags = headers.get_all(header::IF_NONE_MATCH).into_iter();
-    tags.filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|value| value.trim().trim_start_matches("W/"))
-        .any(|value| value == tag || value == "*")
 }
