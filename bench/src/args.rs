@@ -191,9 +191,10 @@ fn dtype(text: &str) -> Result<DTypeChoice, String> {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
+    const DAY: Duration = Duration::from_secs(86_400);
     let seconds = text.parse().map(Duration::try_from_secs_f64);
     match seconds {
-        Ok(Ok(seconds)) if !seconds.is_zero() => Ok(seconds),
-        _ => Err("give seconds, more than 0".to_owned()),
+        Ok(Ok(seconds)) if !seconds.is_zero() && seconds <= DAY => Ok(seconds),
+        _ => Err("give seconds, more than 0 and at most 86400".to_owned()),
     }
 }

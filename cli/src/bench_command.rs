@@ -59,15 +59,17 @@ pub(crate) async fn bench(command: &BenchCommand, progress: &Progress) -> Result
         }
         BenchCommand::Policy(args) => bench::policy::bench_policy(args, &mut out).await,
         BenchCommand::Cluster(BenchClusterCommand { config, bench }) => {
-            let run: RunConfig = config::resolve(config)?;
+            let mut run: RunConfig = config::resolve(config)?;
             // The env-nodes would each build missing data.
             setup::open_dataset(&run.data, progress)?;
+            // The default of the CPU may have room for fewer episodes than are measured.
+            if run.actor.engine.kv_cache_bytes == 0 && run.device.open()?.is_cpu() {
+                run.actor.engine.kv_cache_bytes = i64::MAX as u64;
+            }
             let (_file, arguments) = role_arguments(&run)?;
             let settings = ClusterSettings {
                 arguments,
                 group_size: run.learner.group_size,
-                is_cache_unbounded: run.actor.engine.kv_cache_bytes == 0
-                    && run.device.open()?.is_cpu(),
             };
             bench::cluster::bench_cluster(bench, &settings, &mut out).await
         }

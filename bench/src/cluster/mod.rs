@@ -36,9 +36,6 @@ pub struct ClusterSettings {
     pub arguments: Vec<String>,
     /// Episodes of a group.
     pub group_size: usize,
-    /// Whether the KV cache of an actor has room for all its episodes, whatever memory they take.
-    /// Its default size on the CPU may hold fewer than are measured.
-    pub is_cache_unbounded: bool,
 }
 
 /// Measures every number of episodes with every latency, `repeats` times, and writes a table row
@@ -58,9 +55,9 @@ pub async fn bench_cluster(
                 let groups = episodes.div_ceil(settings.group_size);
                 let latency = Duration::from_millis(latency);
                 let cluster = Cluster::start(args, settings, (groups, latency)).await?;
-                let rates = cluster.measure(args.steps).await?;
+                let (first, last) = cluster.measure(args.steps).await?;
                 let episodes = groups * settings.group_size * args.actors;
-                writeln!(out, "{}", rates.row(episodes, latency))?;
+                writeln!(out, "{}", row(&first, &last, episodes, latency))?;
                 out.flush()?;
             }
         }
@@ -109,10 +106,7 @@ impl Cluster {
         for _ in 0..args.actors {
             let admin = free_address()?;
             let episodes = groups * settings.group_size;
-            let mut own = actor_arguments(episodes, groups, admin, (&env, &address));
-            if settings.is_cache_unbounded {
-                own.push(format!("--set=actor.engine.kv_cache_bytes={}", i64::MAX));
-            }
+            let own = actor_arguments(episodes, groups, admin, (&env, &address));
             roles.push(RoleProcess::start(&role("actor", settings, &own))?);
             actor_admins.push(admin);
         }
@@ -126,15 +120,15 @@ impl Cluster {
     }
 
     /// Waits for the first learner step, and then until the learner has made `steps` more.
-    async fn measure(mut self, steps: usize) -> Result<Rates> {
+    async fn measure(mut self, steps: usize) -> Result<(Moment, Moment)> {
         let first = self.moment_of_step(1).await?;
         let last = self.moment_of_step(1 + steps).await?;
-        Ok(Rates::between(&first, &last, self.actor_admins.len()))
+        Ok((first, last))
     }
 
     async fn moment_of_step(&mut self, step: usize) -> Result<Moment> {
         loop {
-            if let Some(moment) = self.look().filter(|moment| moment.step >= step as f64) {
+            if let Some(moment) = self.look().filter(|moment| moment.step() >= step as f64) {
                 return Ok(moment);
             }
             let mut roles = self.roles.iter_mut();
@@ -149,23 +143,12 @@ impl Cluster {
     fn look(&self) -> Option<Moment> {
         let learner = Scrape::of(self.learner_admin)?;
         let at = Instant::now();
-        let actors: Option<Vec<Scrape>> =
-            self.actor_admins.iter().copied().map(Scrape::of).collect();
-        let actors = actors?;
-        let of_actors = |metric, label| {
-            actors
-                .iter()
-                .map(|actor| actor.sum(metric, label))
-                .sum::<f64>()
-        };
+        let actors = self.actor_admins.iter().copied().map(Scrape::of);
+        let actors = actors.collect::<Option<_>>()?;
         Some(Moment {
             at,
-            step: learner.sum("learner_step", ""),
-            waited: learner.sum("learner_seconds_total", "\"waiting\""),
-            env_steps: of_actors("actor_call_seconds_count", "\"Env.Step\""),
-            env_step_seconds: of_actors("actor_call_seconds_sum", "\"Env.Step\""),
-            tokens: of_actors("actor_sampled_tokens_total", ""),
-            pass_seconds: of_actors("actor_pass_seconds_sum", ""),
+            learner,
+            actors,
         })
     }
 }
@@ -227,51 +210,42 @@ fn free_address() -> Result<SocketAddr> {
     Ok(free.local_addr()?)
 }
 
-/// The metrics of the run at one moment, as sums since its start.
+/// The metrics of the processes at one moment.
 struct Moment {
     at: Instant,
-    step: f64,
-    waited: f64,
-    env_steps: f64,
-    env_step_seconds: f64,
-    tokens: f64,
-    pass_seconds: f64,
+    learner: Scrape,
+    actors: Vec<Scrape>,
 }
 
-/// The rates of a run between two moments.
-struct Rates {
-    env_steps: f64,
-    tokens: f64,
-    engines_busy: f64,
-    learner_waits: f64,
-    env_step_ms: f64,
+impl Moment {
+    fn step(&self) -> f64 {
+        self.learner.sum("learner_step", "")
+    }
+
+    fn waited(&self) -> f64 {
+        self.learner.sum("learner_seconds_total", "\"waiting\"")
+    }
+
+    fn of_actors(&self, metric: &str, label: &str) -> f64 {
+        let sums = self.actors.iter().map(|actor| actor.sum(metric, label));
+        sums.sum()
+    }
 }
 
-impl Rates {
-    fn between(first: &Moment, last: &Moment, actors: usize) -> Self {
-        let seconds = (last.at - first.at).as_secs_f64();
-        let rate = |of: fn(&Moment) -> f64| (of(last) - of(first)) / seconds;
-        let env_steps = rate(|moment| moment.env_steps);
-        Self {
-            env_steps,
-            tokens: rate(|moment| moment.tokens),
-            engines_busy: rate(|moment| moment.pass_seconds) / actors as f64,
-            learner_waits: rate(|moment| moment.waited),
-            env_step_ms: 1e3 * rate(|moment| moment.env_step_seconds) / env_steps,
-        }
-    }
-
-    fn row(&self, episodes: usize, latency: Duration) -> String {
-        format!(
-            "| {episodes} | {} ms | {:.0} | {:.0} | {:.0} % | {:.0} % | {:.1} |",
-            latency.as_millis(),
-            self.env_steps,
-            self.tokens,
-            100.0 * self.engines_busy,
-            100.0 * self.learner_waits,
-            self.env_step_ms,
-        )
-    }
+/// Returns the table row with the rates between two moments.
+fn row(first: &Moment, last: &Moment, episodes: usize, latency: Duration) -> String {
+    let seconds = (last.at - first.at).as_secs_f64();
+    let rate =
+        |metric, label| (last.of_actors(metric, label) - first.of_actors(metric, label)) / seconds;
+    let env_steps = rate("actor_call_seconds_count", "\"Env.Step\"");
+    format!(
+        "| {episodes} | {} ms | {env_steps:.0} | {:.0} | {:.0} % | {:.0} % | {:.1} |",
+        latency.as_millis(),
+        rate("actor_sampled_tokens_total", ""),
+        100.0 * rate("actor_pass_seconds_sum", "") / last.actors.len() as f64,
+        100.0 * (last.waited() - first.waited()) / seconds,
+        1e3 * rate("actor_call_seconds_sum", "\"Env.Step\"") / env_steps,
+    )
 }
 
 #[cfg(test)]

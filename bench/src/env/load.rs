@@ -5,11 +5,8 @@
 //! samplers are busy with the other episodes.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
@@ -64,41 +61,24 @@ pub(super) async fn run(
         !questions.is_empty(),
         "the data has no questions; choose other --data or --databases"
     );
-    let phase = Arc::new(Phase::default());
+    let begin = now() + warm_up;
+    let end = begin + duration;
     let mut workers = JoinSet::new();
     for (index, clients) in shares(clients, in_flight).into_iter().enumerate() {
-        let (questions, phase) = (Arc::clone(&questions), Arc::clone(&phase));
-        workers.spawn(async move { work(clients, &questions, index, &phase).await });
+        let questions = Arc::clone(&questions);
+        workers.spawn(async move { work(clients, &questions, index, begin, end).await });
     }
-    let timing = async {
-        tokio::time::sleep(warm_up).await;
-        phase.is_measured.store(true, Ordering::Release);
-        let start = now();
-        tokio::time::sleep(duration).await;
-        phase.is_over.store(true, Ordering::Release);
-        now().duration_since(start).as_secs_f64()
+    let mut total = LoadStatistics {
+        seconds: duration.as_secs_f64(),
+        ..LoadStatistics::default()
     };
-    let mut total = LoadStatistics::default();
-    let finished = async {
-        while let Some(worker) = workers.join_next().await {
-            let share = worker??;
-            total.latencies.extend(share.latencies);
-            total.episodes += share.episodes;
-            total.wrong += share.wrong;
-        }
-        anyhow::Ok(())
-    };
-    // `try_join` returns as soon as a worker fails, not only after the measurement.
-    let (seconds, ()) = tokio::try_join!(async { Ok(timing.await) }, finished)?;
-    total.seconds = seconds;
+    while let Some(worker) = workers.join_next().await {
+        let share = worker??;
+        total.latencies.extend(share.latencies);
+        total.episodes += share.episodes;
+        total.wrong += share.wrong;
+    }
     Ok(total)
-}
-
-/// What the workers do at the moment.
-#[derive(Default)]
-struct Phase {
-    is_measured: AtomicBool,
-    is_over: AtomicBool,
 }
 
 /// A live episode and its state.
@@ -110,11 +90,13 @@ struct LiveEpisode {
     actions_done: Option<usize>,
 }
 
+/// Steps episodes until `end` and counts what ends from `begin` on.
 async fn work(
     clients: Vec<EpisodeClient>,
     questions: &[SolvedQuestion],
     worker: usize,
-    phase: &Phase,
+    begin: Instant,
+    end: Instant,
 ) -> Result<LoadStatistics> {
     let mut statistics = LoadStatistics::default();
     let live = |(index, client)| LiveEpisode {
@@ -123,22 +105,23 @@ async fn work(
         actions_done: None,
     };
     let mut episodes: Vec<LiveEpisode> = clients.into_iter().enumerate().map(live).collect();
-    while !phase.is_over.load(Ordering::Acquire) {
+    while now() < end {
         for episode in &mut episodes {
-            if phase.is_over.load(Ordering::Acquire) {
+            if now() >= end {
                 break;
             }
-            advance(episode, questions, phase, &mut statistics).await?;
+            advance(episode, questions, begin, &mut statistics).await?;
         }
     }
     Ok(statistics)
 }
 
-/// Makes the next call of an episode: its reset, which is not counted, or an env step.
+/// Makes the next call of an episode: its reset, which is not counted, or an env step, which counts
+/// if it ends from `begin` on.
 async fn advance(
     episode: &mut LiveEpisode,
     questions: &[SolvedQuestion],
-    phase: &Phase,
+    begin: Instant,
     statistics: &mut LoadStatistics,
 ) -> Result<()> {
     let question = &questions[episode.question];
@@ -151,9 +134,10 @@ async fn advance(
     let (action_type, argument) = &question.actions[done];
     let start = now();
     let result = episode.client.step(action_type, argument).await?;
-    let is_measured = phase.is_measured.load(Ordering::Acquire);
+    let ended = now();
+    let is_measured = ended >= begin;
     if is_measured {
-        statistics.latencies.push(now().duration_since(start));
+        statistics.latencies.push(ended - start);
     }
     if done + 1 < question.actions.len() {
         ensure!(!result.done, "an episode ended before its answer");
