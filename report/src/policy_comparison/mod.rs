@@ -11,12 +11,12 @@ mod text;
 use std::collections::{BTreeMap, BTreeSet};
 
 use actor::EvaluationMetrics;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use self::statistics::{mcnemar, pass_at};
 
 /// What an episode may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct EpisodeLimits {
     /// Env steps.
     pub step_budget: u32,
@@ -27,7 +27,7 @@ pub struct EpisodeLimits {
 }
 
 /// A comparison as it is written to a file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicyComparison {
     /// Name of the dataset.
     pub dataset: String,
@@ -44,7 +44,7 @@ pub struct PolicyComparison {
 }
 
 /// A policy on a split.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparisonRow {
     /// The policy as the user named it.
     pub policy: String,
@@ -59,15 +59,15 @@ pub struct ComparisonRow {
     /// Whether each question was answered with greedy decoding, in their order.
     pub correct: Vec<bool>,
     /// The difference to the first row of the split; none in that row.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub against_first: Option<PairedDifference>,
     /// Metrics of sampling, if the policy was sampled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled: Option<SampledAccuracy>,
 }
 
 /// The difference between two policies on the same questions.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PairedDifference {
     /// Questions that only this policy answered.
     pub gained: u64,
@@ -78,7 +78,7 @@ pub struct PairedDifference {
 }
 
 /// Accuracy over several samples for each question.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SampledAccuracy {
     /// Samples for each question.
     pub samples: u64,
@@ -255,16 +255,6 @@ pub(crate) mod tests {
         let policy = [true, false, true, false, false];
         let difference = PairedDifference::between(&first, &policy);
         assert_eq!((difference.gained, difference.lost), (1, 2));
-    }
-
-    #[test]
-    fn a_comparison_is_read_back() {
-        let comparison = comparison();
-        let json = serde_json::to_string(&comparison).unwrap();
-        assert_eq!(
-            serde_json::from_str::<PolicyComparison>(&json).unwrap(),
-            comparison
-        );
     }
 
     #[test]

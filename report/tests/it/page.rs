@@ -1,7 +1,7 @@
 //! The report as a document: well-formed, complete, harmless, and sensible when parts of the run
 //! are missing.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs};
 
 use report::{
     CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation, EvaluationMetrics,
@@ -28,7 +28,10 @@ fn checked<T>(page: &str, look: impl FnOnce(&Document<'_>) -> T) -> T {
         .unwrap_or_else(|e| panic!("not well-formed: {e}"));
     for node in document.descendants().filter(Node::is_element) {
         let name = node.tag_name().name();
-        assert!(ALLOWED.contains(&name), "unexpected element {name}");
+        assert!(
+            ALLOWED.split(' ').any(|it| it == name),
+            "unexpected element {name}"
+        );
         for attribute in node.attributes() {
             let (name, value) = (attribute.name(), attribute.value());
             assert!(
@@ -47,53 +50,10 @@ fn checked<T>(page: &str, look: impl FnOnce(&Document<'_>) -> T) -> T {
     look(&document)
 }
 
-const ALLOWED: [&str; 45] = [
-    "html",
-    "head",
-    "meta",
-    "title",
-    "style",
-    "body",
-    "main",
-    "header",
-    "section",
-    "footer",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "p",
-    "small",
-    "b",
-    "i",
-    "q",
-    "code",
-    "pre",
-    "span",
-    "div",
-    "dl",
-    "dt",
-    "dd",
-    "ul",
-    "ol",
-    "li",
-    "table",
-    "thead",
-    "tbody",
-    "tr",
-    "th",
-    "td",
-    "figure",
-    "figcaption",
-    "details",
-    "summary",
-    "svg",
-    "g",
-    "path",
-    "text",
-    "circle",
-    "rect",
-];
+const ALLOWED: &str = "\
+    html head meta title style body main header section footer h1 h2 h3 h4 p small b i q code \
+    pre span div dl dt dd ul ol li table thead tbody tr th td figure figcaption details summary \
+    svg g path text circle rect";
 
 fn texts<'a>(document: &'a Document<'a>, element: &str) -> Vec<String> {
     let elements = document.descendants().filter(|n| n.has_tag_name(element));
@@ -220,12 +180,6 @@ fn writing_gives_the_same_bytes_again() {
     report::write(dir.path()).unwrap();
     assert_eq!(fs::read(&path).unwrap(), first);
     assert_eq!(path, dir.path().join("report.html"));
-}
-
-#[test]
-fn a_missing_folder_is_named() {
-    let error = report::write(Path::new("no/such/run")).unwrap_err();
-    assert!(error.to_string().contains("no/such/run"), "{error}");
 }
 
 #[test]

@@ -1,94 +1,68 @@
-//! Reads the event files of a run folder, without the code that writes them.
+//! Reads the event files of a run folder by message types of its own, not the writer's.
 
 use std::{collections::BTreeMap, fs, path::Path, path::PathBuf};
 
+use prost::Message;
 use report::{
     DecodingMode, Evaluation, EvaluationMetrics, LearnerStepRecord, PolicyName, RunFolder,
     TrainingStage,
 };
 
-/// The fields of a protobuf message by number, in order.
-#[derive(Debug, Clone, PartialEq)]
-enum Field {
-    Number(u64),
-    Fixed(Vec<u8>),
-    Bytes(Vec<u8>),
+/// The length of the first message, 24, with its checksum, and the tag of the message's time. The
+/// writer and these tests take checksums from one library, so the first one is written out.
+const BEGINNING: [u8; 13] = *b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\x09";
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(int64, tag = "2")]
+    step: i64,
+    #[prost(string, optional, tag = "3")]
+    file_version: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+    #[prost(message, optional, tag = "7")]
+    session_log: Option<SessionLog>,
 }
 
-fn varint(bytes: &mut &[u8]) -> u64 {
-    let mut value = 0;
-    for shift in (0..).step_by(7) {
-        let (first, rest) = bytes.split_first().unwrap();
-        *bytes = rest;
-        value |= u64::from(first & 0x7f) << shift;
-        if first & 0x80 == 0 {
-            break;
-        }
-    }
-    value
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    value: Vec<Value>,
 }
 
-fn take(bytes: &mut &[u8], count: usize) -> Vec<u8> {
-    let (taken, rest) = bytes.split_at(count);
-    *bytes = rest;
-    taken.to_vec()
+#[derive(Clone, PartialEq, Message)]
+struct Value {
+    #[prost(string, tag = "1")]
+    tag: String,
+    #[prost(float, optional, tag = "2")]
+    simple_value: Option<f32>,
 }
 
-fn fields(mut bytes: &[u8]) -> Vec<(u64, Field)> {
-    let mut fields = Vec::new();
-    while !bytes.is_empty() {
-        let key = varint(&mut bytes);
-        let field = match key & 7 {
-            0 => Field::Number(varint(&mut bytes)),
-            1 => Field::Fixed(take(&mut bytes, 8)),
-            2 => {
-                let length = varint(&mut bytes) as usize;
-                Field::Bytes(take(&mut bytes, length))
-            }
-            5 => Field::Fixed(take(&mut bytes, 4)),
-            other => panic!("wire type {other}"),
-        };
-        fields.push((key >> 3, field));
-    }
-    fields
-}
-
-/// CRC-32C bit by bit.
-fn checksum(bytes: &[u8]) -> u32 {
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            let carry = crc & 1;
-            crc >>= 1;
-            if carry == 1 {
-                crc ^= 0x82f6_3b78;
-            }
-        }
-    }
-    !crc
+#[derive(Clone, PartialEq, Message)]
+struct SessionLog {
+    #[prost(int32, tag = "1")]
+    status: i32,
 }
 
 fn assert_masked(bytes: &[u8], masked: &[u8]) {
-    let crc = checksum(bytes);
+    let crc = crc_fast::crc32_iscsi(bytes);
     let expected = crc.rotate_right(15).wrapping_add(0xa282_ead8);
     assert_eq!(expected.to_le_bytes(), masked);
 }
 
 /// Returns the messages of a file.
-fn messages(path: &Path) -> Vec<Vec<(u64, Field)>> {
+fn messages(path: &Path) -> Vec<Event> {
     let content = fs::read(path).unwrap();
-    let mut bytes = &content[..];
+    assert!(content.starts_with(&BEGINNING));
+    let mut bytes = content.as_slice();
     let mut messages = Vec::new();
     while !bytes.is_empty() {
-        let length = take(&mut bytes, 8);
-        assert_masked(&length, &take(&mut bytes, 4));
-        let message = take(
-            &mut bytes,
-            u64::from_le_bytes(length.try_into().unwrap()) as usize,
-        );
-        assert_masked(&message, &take(&mut bytes, 4));
-        messages.push(fields(&message));
+        let length = bytes.split_off(..8).unwrap();
+        assert_masked(length, bytes.split_off(..4).unwrap());
+        let length = u64::from_le_bytes(length.try_into().unwrap());
+        let message = bytes.split_off(..length as usize).unwrap();
+        assert_masked(message, bytes.split_off(..4).unwrap());
+        messages.push(Event::decode(message).unwrap());
     }
     messages
 }
@@ -102,49 +76,23 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn number(message: &[(u64, Field)], tag: u64) -> Option<u64> {
-    let found = message.iter().find(|(number, _)| *number == tag)?;
-    match &found.1 {
-        Field::Number(value) => Some(*value),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn bytes(message: &[(u64, Field)], tag: u64) -> Option<&[u8]> {
-    let found = message.iter().find(|(number, _)| *number == tag)?;
-    match &found.1 {
-        Field::Bytes(value) => Some(value),
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Reads the files of a folder as TensorBoard does: in the order of their names, where the start of
 /// a session drops all steps from its own on.
-fn scalars(folder: &Path) -> BTreeMap<String, Vec<(u64, f32)>> {
-    let mut scalars: BTreeMap<String, Vec<(u64, f32)>> = BTreeMap::new();
+fn scalars(folder: &Path) -> BTreeMap<String, Vec<(i64, f32)>> {
+    let mut scalars: BTreeMap<String, Vec<(i64, f32)>> = BTreeMap::new();
     for file in files(folder) {
-        for (place, message) in messages(&file).into_iter().enumerate() {
-            let version = bytes(&message, 3);
-            assert_eq!(version, (place == 0).then_some(&b"brain.Event:2"[..]));
-            let step = number(&message, 2).unwrap_or(0);
-            if let Some(session) = bytes(&message, 7) {
-                assert_eq!(number(&fields(session), 1), Some(1));
+        for (place, event) in messages(&file).into_iter().enumerate() {
+            let version = (place == 0).then_some("brain.Event:2");
+            assert_eq!(event.file_version.as_deref(), version);
+            if let Some(session) = event.session_log {
+                assert_eq!(session.status, 1);
                 scalars
                     .values_mut()
-                    .for_each(|values| values.retain(|it| it.0 < step));
+                    .for_each(|values| values.retain(|it| it.0 < event.step));
             }
-            let Some(summary) = bytes(&message, 5) else {
-                continue;
-            };
-            for (_, value) in fields(summary) {
-                let Field::Bytes(value) = value else { panic!() };
-                let value = fields(&value);
-                let tag = String::from_utf8(bytes(&value, 1).unwrap().to_vec()).unwrap();
-                let Field::Fixed(scalar) = &value[1].1 else {
-                    panic!()
-                };
-                let scalar = f32::from_le_bytes(scalar[..].try_into().unwrap());
-                scalars.entry(tag).or_default().push((step, scalar));
+            for value in event.summary.unwrap_or_default().value {
+                let scalar = (event.step, value.simple_value.unwrap());
+                scalars.entry(value.tag).or_default().push(scalar);
             }
         }
     }
