@@ -24,7 +24,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         keep_encoded(file);
     }
     tonic_prost_build::configure()
-        .codec_path("crate::codec::WireCodec")
         .extern_path(ENCODED_GROUP, "crate::EncodedGroup")
         .extern_path(ENCODED_EVALUATION, "crate::EncodedEvaluation")
         .extern_path(REPLAY, "crate::v1::ReplayRequest")

@@ -213,7 +213,6 @@ fn append_unsampled(segment: &mut Segment, tokens: &[u32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn complete(context: &mut Context, tokens: &[u32]) -> CompletionSpan {
         context.push_completion(tokens, &vec![-0.5; tokens.len()])
@@ -332,50 +331,5 @@ mod tests {
         assert!(!context.may_retain_turns(1));
         let longest = Context::new(vec![1; 10], vec![9], 10 + 48);
         assert!(!longest.may_retain_turns(96) && longest.may_retain_turns(40));
-    }
-
-    proptest! {
-        /// Completions hold unique tokens, so that each can be found again.
-        #[test]
-        fn every_sampled_token_has_mask_1_once_and_no_segment_exceeds_the_limit(
-            prompt in 1usize..8,
-            limit in 16usize..48,
-            turns in prop::collection::vec((1usize..8, 0usize..30, any::<bool>()), 1..12),
-        ) {
-            const WANTED: usize = 8;
-            let mut context = Context::new(vec![1; prompt], vec![2, 2], limit);
-            let mut next = 1_000;
-            let mut spans = Vec::new();
-            for (completion, result, cut) in turns {
-                let room = context.room_tokens().min(WANTED);
-                prop_assert!(room > 0);
-                let tokens: Vec<u32> = (next..next + completion.min(room) as u32).collect();
-                next += tokens.len() as u32;
-                spans.push((context.push_completion(&tokens, &vec![-1.0; tokens.len()]), tokens));
-                context.push_result(if cut { &[5] } else { &[] }, &vec![3; result], WANTED);
-                let room = context.room_tokens();
-                prop_assert!(room >= WANTED, "there is room for a whole completion");
-            }
-            let segments = context.segments.to_vec();
-            let mut sampled = Vec::new();
-            for segment in &segments {
-                prop_assert!(segment.tokens.len() <= limit);
-                prop_assert_eq!(segment.tokens.len(), segment.mask.len());
-                prop_assert_eq!(segment.tokens.len(), segment.logprobs.len());
-                prop_assert_eq!(&segment.tokens[..prompt], &vec![1; prompt][..]);
-                let tokens = segment.tokens.iter().zip(&segment.mask);
-                for ((token, mask), logprob) in tokens.zip(&segment.logprobs) {
-                    prop_assert_eq!(*logprob != 0.0, *mask == 1);
-                    if *mask == 1 {
-                        sampled.push(*token);
-                    }
-                }
-            }
-            prop_assert_eq!(sampled, (1_000..next).collect::<Vec<_>>());
-            for (span, tokens) in spans {
-                let (start, end) = (span.start as usize, (span.start + span.tokens) as usize);
-                prop_assert_eq!(&segments[span.segment as usize].tokens[start..end], &tokens[..]);
-            }
-        }
     }
 }

@@ -3,7 +3,11 @@
 
 mod support;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::{self, Seek as _},
+    time::Duration,
+};
 
 use actor::{ActorConfig, Engine, EpisodeSpec, ModelPolicy, Retry, run_episodes};
 use policy::{
@@ -14,7 +18,6 @@ use support::{
     FakeLearner, engine_settings,
     env::{FakeEnv, episode_settings, limits, questions},
     model,
-    warnings::Warnings,
 };
 
 const GROUPS: u64 = 6;
@@ -133,12 +136,21 @@ async fn an_env_node_that_answers_and_serves_no_episode_does_not_stop_the_run() 
     }
 }
 
-/// Plays the groups of a learner whose policy stays the same. Returns what is logged meanwhile.
-async fn warnings_of(change: impl FnOnce(FakeLearner) -> FakeLearner) -> (FakeLearner, Warnings) {
+/// Plays the groups of a learner whose policy stays the same. Returns the warnings and errors with
+/// this text.
+async fn warnings_of(
+    text: &str,
+    change: impl FnOnce(FakeLearner) -> FakeLearner,
+) -> (FakeLearner, Vec<String>) {
     let base = model(1);
     let learner = change(FakeLearner::new(&base, &base.weights, 2, 2));
-    let warnings = Warnings::default();
-    let _logging = tracing::subscriber::set_default(warnings.clone());
+    let mut log = tempfile::tempfile().unwrap();
+    let logging = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_ansi(false)
+        .with_writer(log.try_clone().unwrap())
+        .finish();
+    let _logging = tracing::subscriber::set_default(logging);
     let run = actor::run(
         FakeEnv::default().transport(),
         learner.transport(),
@@ -150,16 +162,19 @@ async fn warnings_of(change: impl FnOnce(FakeLearner) -> FakeLearner) -> (FakeLe
     let limit = Duration::from_secs(60);
     tokio::time::timeout(limit, run).await.unwrap().unwrap();
     assert_eq!(learner.submitted().len(), 2);
-    (learner, warnings)
+    log.rewind().unwrap();
+    let lines = io::read_to_string(log).unwrap();
+    let found = lines.lines().filter(|line| line.contains(text));
+    (learner, found.map(str::to_owned).collect())
 }
 
 /// No call fails here: the prompt does not fit into the context.
 #[tokio::test]
 async fn an_actor_names_why_episodes_get_no_score() {
-    let (learner, warnings) = warnings_of(|learner| learner.with_context_tokens(4)).await;
+    let short = |learner: FakeLearner| learner.with_context_tokens(4);
+    let (learner, found) = warnings_of("an episode failed", short).await;
     let submitted = learner.submitted();
     assert!(submitted.values().flatten().all(|played| !played.scored));
-    let found = warnings.with("an episode failed");
     // One line for all of them.
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(
@@ -171,14 +186,13 @@ async fn an_actor_names_why_episodes_get_no_score() {
 #[tokio::test]
 async fn weights_streams_that_break_within_a_snapshot_are_warned_of() {
     const BREAK: &str = "the weights stream broke within a snapshot";
-    let (learner, warnings) = warnings_of(|learner| learner.breaking_streams(3)).await;
+    let (learner, found) = warnings_of(BREAK, |learner| learner.breaking_streams(3)).await;
     let submitted = learner.submitted();
     assert!(submitted.values().flatten().all(|played| played.scored));
-    let found = warnings.with(BREAK);
     assert_eq!(found.len(), 1, "{found:?}");
     // Streams that end between two snapshots are not worth a line.
-    let (_, warnings) = warnings_of(|learner| learner).await;
-    assert_eq!(warnings.with(BREAK), Vec::<String>::new());
+    let (_, found) = warnings_of(BREAK, |learner| learner).await;
+    assert!(found.is_empty(), "{found:?}");
 }
 
 /// The other members of the group are complete by then.

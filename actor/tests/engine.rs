@@ -112,135 +112,48 @@ async fn completions_do_not_depend_on_batching_slots_or_order() {
     assert_eq!(completions, wanted);
 }
 
+/// Checks greedy, sampled and filtered completions, in any batch, with an update of the weights in
+/// between.
 #[tokio::test]
 async fn recorded_logprobs_are_those_of_training() {
-    let model = model(2);
-    let requests = requests(&model);
-    let completions = complete_all(&spawn(&model, 4, 16), &requests).await;
-    for ((request, sampling), completion) in requests.iter().zip(&completions) {
-        let tokens = [&request.context[..], &completion.tokens].concat();
-        let temperature = sampling.logprob_temperature();
-        let trained = training_logprobs(&model, &tokens, completion.tokens.len(), temperature);
-        assert_eq!(bits(&trained), bits(&completion.logprobs));
-    }
-}
-
-/// Checks bf16 on the CPU: greedy, sampled and filtered completions, in any batch, with an update
-/// of the weights in between.
-#[tokio::test]
-async fn in_bf16_recorded_logprobs_are_those_of_training() {
     let (old, new) = (model(2), model(3));
     let requests = requests(&old);
-    let placement = Placement {
-        dtype: DTypeChoice::Bf16,
-        ..Placement::default()
-    };
-    let engine =
-        Engine::spawn(&old, 0, CONTEXT_TOKENS, &engine_settings(4, 16), placement).unwrap();
-    let (completions, updated) = tokio::join!(
-        complete_all(&engine, &requests),
-        engine.update_weights(1, new.weights.clone())
-    );
-    updated.unwrap();
-    let after = complete_all(&engine, &requests).await;
-    assert!(
-        after
-            .iter()
-            .all(|completion| completion.policy_version == 1)
-    );
-    let asked = requests.iter().chain(&requests);
-    for ((request, sampling), completion) in asked.zip(completions.iter().chain(&after)) {
-        let mut of_version = [&old, &new][completion.policy_version as usize].clone();
-        of_version.weights = of_version.weights.to(&Device::Cpu, DType::BF16).unwrap();
-        let tokens = [&request.context[..], &completion.tokens].concat();
-        let temperature = sampling.logprob_temperature();
-        let trained = training_logprobs(&of_version, &tokens, completion.tokens.len(), temperature);
-        assert_eq!(bits(&trained), bits(&completion.logprobs));
+    for (choice, dtype) in [
+        (DTypeChoice::F32, DType::F32),
+        (DTypeChoice::Bf16, DType::BF16),
+    ] {
+        let placement = Placement {
+            dtype: choice,
+            ..Placement::default()
+        };
+        let engine =
+            Engine::spawn(&old, 0, CONTEXT_TOKENS, &engine_settings(4, 16), placement).unwrap();
+        let (completions, updated) = tokio::join!(
+            complete_all(&engine, &requests),
+            engine.update_weights(1, new.weights.clone())
+        );
+        updated.unwrap();
+        let after = complete_all(&engine, &requests).await;
+        assert!(
+            after
+                .iter()
+                .all(|completion| completion.policy_version == 1)
+        );
+        let asked = requests.iter().chain(&requests);
+        for ((request, sampling), completion) in asked.zip(completions.iter().chain(&after)) {
+            let mut of_version = [&old, &new][completion.policy_version as usize].clone();
+            of_version.weights = of_version.weights.to(&Device::Cpu, dtype).unwrap();
+            let tokens = [&request.context[..], &completion.tokens].concat();
+            let temperature = sampling.logprob_temperature();
+            let trained =
+                training_logprobs(&of_version, &tokens, completion.tokens.len(), temperature);
+            assert_eq!(bits(&trained), bits(&completion.logprobs), "{choice}");
+        }
     }
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
-}
-
-/// Runs three turns of a conversation: with its slot kept, evicted between turns, and with every
-/// turn on a new engine.
-#[tokio::test]
-async fn turns_that_reuse_their_slot_equal_turns_that_do_not() {
-    let model = model(3);
-    let mut outcomes = Vec::new();
-    for engines in [
-        vec![spawn(&model, 4, 64)],
-        (0..3).map(|_| spawn(&model, 4, 64)).collect(),
-    ] {
-        outcomes.push(converse(&model, &engines, false).await);
-    }
-    outcomes.push(converse(&model, &[spawn(&model, 1, 64)], true).await);
-    assert_eq!(outcomes[0], outcomes[1]);
-    assert_eq!(outcomes[0], outcomes[2]);
-}
-
-async fn converse(model: &Model, engines: &[Engine], others_between: bool) -> Vec<Completion> {
-    let mut context = model
-        .chat
-        .encode("Let us talk about prime numbers.")
-        .unwrap();
-    let mut completions = Vec::new();
-    for turn in 0..3 {
-        let engine = &engines[turn % engines.len()];
-        let asked = CompletionRequest {
-            context: context.clone(),
-            max_tokens: 8,
-            coordinates: Coordinates {
-                turn: turn as u32,
-                ..Coordinates::default()
-            },
-        };
-        let completion = engine
-            .complete(asked, SamplingSettings::default())
-            .await
-            .unwrap();
-        context.extend(&completion.tokens);
-        context.extend(model.chat.encode(" And the next one?").unwrap());
-        completions.push(completion);
-        if others_between {
-            complete_all(engine, &requests(model)).await;
-        }
-    }
-    completions
-}
-
-/// Updates the weights under running completions and conversations: each completion is entirely of
-/// the version it states.
-#[tokio::test]
-async fn completions_are_of_the_version_they_state() {
-    let (old, new) = (model(4), model(5));
-    let requests = requests(&old);
-    let by_old = complete_all(&spawn(&old, 12, 64), &requests).await;
-    let mut by_new = complete_all(&spawn(&new, 12, 64), &requests).await;
-    for completion in &mut by_new {
-        completion.policy_version = 7;
-    }
-    let engine = spawn(&old, 2, 64);
-    let first = engine
-        .complete(requests[0].0.clone(), requests[0].1)
-        .await
-        .unwrap();
-    assert_eq!(first, by_old[0]);
-    let (during, updated) = tokio::join!(
-        complete_all(&engine, &requests),
-        engine.update_weights(7, new.weights.clone())
-    );
-    updated.unwrap();
-    for (index, completion) in during.iter().enumerate() {
-        let wanted = if completion.policy_version == 7 {
-            &by_new
-        } else {
-            &by_old
-        };
-        assert_eq!(completion, &wanted[index]);
-    }
-    assert_eq!(complete_all(&engine, &requests).await, by_new);
 }
 
 #[tokio::test]

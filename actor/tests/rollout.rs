@@ -230,20 +230,22 @@ fn an_episode_whose_prompt_leaves_no_room_for_turns_ends_before_the_first() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn any_episode_gives_a_consistent_trajectory(
         limit in 48usize..160,
-        turns in prop::collection::vec((prop::collection::vec(0u32..900, 1..24), 0usize..400, any::<bool>()), 1..10),
+        turns in prop::collection::vec((prop::collection::vec(0u32..900, 1..24), prop_oneof![0usize..30, 0usize..400], any::<bool>()), 1..10),
     ) {
         const MOST: usize = 16;
         let chat = chat();
         let (mut rollout, mut request) = begin(&chat, MOST, limit);
+        let first = request.context.clone();
         let last = turns.len() - 1;
         let mut sampled = Vec::new();
         for (index, (tokens, result, stops)) in turns.iter().enumerate() {
             prop_assert!(request.context.len() + request.max_tokens <= limit);
+            prop_assert_eq!(request.max_tokens, MOST, "there is room for a whole completion");
             prop_assert_eq!(request.coordinates.turn as usize, index);
             let mut tokens: Vec<u32> = tokens.iter().copied().take(request.max_tokens).collect();
             let stop = if *stops { FinishReason::StopToken } else { FinishReason::Length };
@@ -263,15 +265,21 @@ proptest! {
                 request = completion_request(next);
                 prop_assert_eq!(request.context == whole, fits, "tokens are dropped only if the room runs out");
             } else {
-                check(&done(next), limit, &sampled)?;
+                check(&done(next), &first, limit, &sampled)?;
             }
         }
     }
 }
 
 /// Checks that the turns cover the mask, and that the tokens with mask 1 are the sampled ones, in
-/// order and with their own log-probabilities.
-fn check(trajectory: &Trajectory, limit: usize, sampled: &[u32]) -> Result<(), TestCaseError> {
+/// order and with their own log-probabilities. Each segment starts with the prompt and fits the
+/// limit.
+fn check(
+    trajectory: &Trajectory,
+    prompt: &[u32],
+    limit: usize,
+    sampled: &[u32],
+) -> Result<(), TestCaseError> {
     let mut found = Vec::new();
     for turn in &trajectory.turns {
         let segment = &trajectory.segments[turn.segment as usize];
@@ -294,11 +302,16 @@ fn check(trajectory: &Trajectory, limit: usize, sampled: &[u32]) -> Result<(), T
         .map(|mask| usize::from(*mask))
         .sum();
     prop_assert_eq!(masked, sampled.len());
-    prop_assert!(
-        trajectory
-            .segments
-            .iter()
-            .all(|segment| segment.tokens.len() <= limit)
-    );
+    for segment in &trajectory.segments {
+        let length = segment.tokens.len();
+        prop_assert!(length <= limit && segment.tokens.starts_with(prompt));
+        prop_assert_eq!(
+            (segment.mask.len(), segment.logprobs.len()),
+            (length, length)
+        );
+        for (mask, logprob) in segment.mask.iter().zip(&segment.logprobs) {
+            prop_assert_eq!(*mask == 1, *logprob != 0.0);
+        }
+    }
     Ok(())
 }

@@ -23,6 +23,7 @@ fn calls_are_those_of_trl() {
         let call = &case["expected"]["tool_calls"][0]["function"];
         if text == ONLY_PARSED_HERE {
             assert!(call.is_null() && !found.malformed, "{}", case["id"]);
+            assert_eq!(found.action.argument, "SELECT '</tool_call>'");
             continue;
         }
         assert_eq!(found.malformed, call.is_null(), "{}", case["id"]);

@@ -1,5 +1,4 @@
-//! The gRPC codec of all services: Protobuf, except that what actors submit keeps the bytes in
-//! which it arrived.
+//! Messages that keep the bytes in which they arrived: what actors submit.
 //!
 //! prost decodes a message and drops its bytes. The learner needs both: it reads the size of
 //! episodes before it decodes them, it trains on the decoded group, and it appends the bytes to its
@@ -9,12 +8,10 @@
 use std::marker::PhantomData;
 
 use bytes::{Buf, BufMut, Bytes};
-use prost::{DecodeError, Message};
-use tonic::{
-    Status,
-    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+use prost::{
+    DecodeError, Message,
+    encoding::{DecodeContext, WireType},
 };
-use tonic_prost::{ProstDecoder, ProstEncoder};
 
 use crate::v1::{SubmitEvaluationRequest, SubmitRequest, Trajectory};
 
@@ -84,74 +81,33 @@ impl<M: Message> From<&M> for Encoded<M> {
     }
 }
 
-/// A message that the services exchange.
-pub trait WireMessage: Sized + Send + 'static {
-    /// Appends the message's encoding.
-    fn encode_to(self, buffer: &mut EncodeBuf<'_>) -> Result<(), Status>;
-    /// Reads the message that `buffer` holds.
-    fn decode_from(buffer: &mut DecodeBuf<'_>) -> Result<Option<Self>, Status>;
-}
-
-impl<M: Message + Default + 'static> WireMessage for M {
-    fn encode_to(self, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        ProstEncoder::default().encode(self, buffer)
+impl<M> Message for Encoded<M> {
+    fn encode_raw(&self, buffer: &mut impl BufMut) {
+        buffer.put_slice(&self.bytes);
     }
 
-    fn decode_from(buffer: &mut DecodeBuf<'_>) -> Result<Option<Self>, Status> {
-        ProstDecoder::default().decode(buffer)
-    }
-}
-
-impl<M: 'static> WireMessage for Encoded<M> {
-    fn encode_to(self, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(self.bytes);
+    /// Splits tonic's buffer, which copies nothing.
+    fn merge(&mut self, mut buffer: impl Buf) -> Result<(), DecodeError> {
+        self.bytes = buffer.copy_to_bytes(buffer.remaining());
         Ok(())
     }
 
-    fn decode_from(buffer: &mut DecodeBuf<'_>) -> Result<Option<Self>, Status> {
-        // Splits tonic's buffer, which copies nothing.
-        Ok(Some(Self::new(buffer.copy_to_bytes(buffer.remaining()))))
-    }
-}
-
-/// Encodes `T` and decodes `U`; the generated clients and servers use it.
-pub struct WireCodec<T, U>(PhantomData<(T, U)>);
-
-impl<T, U> Default for WireCodec<T, U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T: WireMessage, U: WireMessage> Codec for WireCodec<T, U> {
-    type Encode = T;
-    type Decode = U;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self::default()
+    /// Messages within others are read by field; the contract has no encoded one there.
+    fn merge_field(
+        &mut self,
+        _: u32,
+        _: WireType,
+        _: &mut impl Buf,
+        _: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        unreachable!("an encoded message within another: this is a bug")
     }
 
-    fn decoder(&mut self) -> Self {
-        Self::default()
+    fn encoded_len(&self) -> usize {
+        self.bytes.len()
     }
-}
 
-impl<T: WireMessage, U: WireMessage> Encoder for WireCodec<T, U> {
-    type Item = T;
-    type Error = Status;
-
-    fn encode(&mut self, message: T, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        message.encode_to(buffer)
-    }
-}
-
-impl<T: WireMessage, U: WireMessage> Decoder for WireCodec<T, U> {
-    type Item = U;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        U::decode_from(buffer)
+    fn clear(&mut self) {
+        self.bytes.clear();
     }
 }

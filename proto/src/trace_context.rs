@@ -9,8 +9,9 @@ use tonic::codegen::http::{HeaderMap, Request};
 use tracing::Span;
 #[cfg(feature = "opentelemetry")]
 use {
-    opentelemetry::propagation::{Extractor, Injector, TextMapPropagator as _},
+    opentelemetry::propagation::TextMapPropagator as _,
     opentelemetry_sdk::propagation::TraceContextPropagator,
+    std::collections::HashMap,
     tonic::codegen::http::{HeaderName, HeaderValue},
     tracing_opentelemetry::OpenTelemetrySpanExt as _,
 };
@@ -47,7 +48,14 @@ impl TraceContext {
     fn of_caller(headers: &HeaderMap) -> Self {
         Self {
             #[cfg(feature = "opentelemetry")]
-            context: TraceContextPropagator::new().extract(&Headers(headers)),
+            context: {
+                let propagator = TraceContextPropagator::new();
+                let fields = propagator.fields().filter_map(|name| {
+                    let value = headers.get(name)?.to_str().ok()?;
+                    Some((name.to_owned(), value.to_owned()))
+                });
+                propagator.extract(&fields.collect::<HashMap<_, _>>())
+            },
         }
     }
 
@@ -55,7 +63,16 @@ impl TraceContext {
     #[cfg_attr(not(feature = "opentelemetry"), expect(unused_variables))]
     pub(crate) fn write(&self, headers: &mut HeaderMap) {
         #[cfg(feature = "opentelemetry")]
-        TraceContextPropagator::new().inject_context(&self.context, &mut HeadersMut(headers));
+        {
+            let mut fields = HashMap::<String, String>::new();
+            TraceContextPropagator::new().inject_context(&self.context, &mut fields);
+            for (name, value) in fields {
+                let name = HeaderName::try_from(name);
+                if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
+                    headers.insert(name, value);
+                }
+            }
+        }
     }
 }
 
@@ -68,31 +85,4 @@ pub fn served_call<B>(request: &Request<B>) -> Span {
         TraceContext::of_caller(request.headers()).adopt(&span);
     }
     span
-}
-
-#[cfg(feature = "opentelemetry")]
-struct Headers<'a>(&'a HeaderMap);
-
-#[cfg(feature = "opentelemetry")]
-impl Extractor for Headers<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(HeaderName::as_str).collect()
-    }
-}
-
-#[cfg(feature = "opentelemetry")]
-struct HeadersMut<'a>(&'a mut HeaderMap);
-
-#[cfg(feature = "opentelemetry")]
-impl Injector for HeadersMut<'_> {
-    fn set(&mut self, key: &str, value: String) {
-        let name = HeaderName::from_bytes(key.as_bytes());
-        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(&value)) {
-            self.0.insert(name, value);
-        }
-    }
 }

@@ -3,7 +3,6 @@
 #![allow(dead_code, missing_docs, reason = "each test file uses its part")]
 
 pub(crate) mod env;
-pub(crate) mod warnings;
 
 use std::{
     collections::BTreeMap,
