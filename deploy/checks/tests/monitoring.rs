@@ -4,11 +4,7 @@
 use std::{env, fs, path::PathBuf};
 
 use deploy_checks::{
-    documents, faults,
-    mistakes::{is_caught, is_noticed, rename},
-    overlays,
-    policy::violations,
-    render, root,
+    documents, faults, mistakes::is_noticed, overlays, policy::violations, render, root,
 };
 use serde_json::{Value, json};
 
@@ -71,22 +67,6 @@ fn every_document_fits_its_schema() {
     for kind in ["PodMonitor", "PrometheusRule"] {
         let found = of_kind(&documents, kind);
         assert_eq!(found["metadata"]["namespace"], "sqlenv", "{kind}");
-    }
-}
-
-#[test]
-fn mistyped_keys_are_caught() {
-    let documents = monitored();
-    let endpoint = "/spec/podMetricsEndpoints/0";
-    let relabeling = "/spec/podMetricsEndpoints/0/relabelings/0";
-    let rule = "/spec/groups/0/rules/0";
-    for (kind, pointer, from, to) in [
-        ("PodMonitor", "/spec", "podMetricsEndpoints", "endpoints"),
-        ("PodMonitor", endpoint, "relabelings", "relabelConfigs"),
-        ("PodMonitor", relabeling, "targetLabel", "target_label"),
-        ("PrometheusRule", rule, "annotations", "anotations"),
-    ] {
-        is_caught(&documents, kind, rename(pointer, from, to), to);
     }
 }
 
