@@ -227,7 +227,7 @@ pub(super) fn with_file<T: DeserializeOwned>(args: &ConfigArgs, error: Error) ->
 }
 
 /// Parses `a.b=1`; a value that is no TOML literal is taken as a string.
-pub(super) fn parse_assignment(assignment: &str) -> Result<Table> {
+fn parse_assignment(assignment: &str) -> Result<Table> {
     let (key, value) = assignment
         .split_once('=')
         .ok_or_else(|| anyhow!("--set {assignment:?} has no '='; write KEY=VALUE"))?;

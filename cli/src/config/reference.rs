@@ -50,9 +50,9 @@ its command line. All other commands with settings read every section. A dash in
 ";
 
 /// A section or a setting.
-struct Entry {
-    name: String,
-    meaning: String,
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) meaning: String,
     /// The type in words; none for a section.
     kind: Option<String>,
     /// What its type defaults to. A section that is not written by default has such settings, too.
@@ -132,7 +132,7 @@ pub(super) fn commented(table: &Table) -> String {
     text
 }
 
-fn entries() -> Vec<Entry> {
+pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     walk(&schema::<RunConfig>(), "", &mut entries);
     entries

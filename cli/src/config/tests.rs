@@ -1,81 +1,12 @@
 //! Layers, roles and refusals of the settings.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use clap::ValueEnum as _;
 use toml::Table;
 
 use super::*;
 use crate::args::Preset;
-
-/// Settings under TRL's and transformers' names: the name here, their name, a value.
-const UNDER_TRL_NAMES: [(&str, &str, &str); 21] = [
-    ("learner.steps", "max_steps", "7"),
-    ("learner.group_size", "num_generations", "4"),
-    (
-        "learner.advantage.aggregation",
-        "multi_objective_aggregation",
-        "\"normalize_then_sum\"",
-    ),
-    ("learner.loss.clip_low", "epsilon", "0.1"),
-    ("learner.loss.clip_high", "epsilon_high", "0.28"),
-    (
-        "learner.loss.dr_grpo_length",
-        "max_completion_length",
-        "300",
-    ),
-    (
-        "learner.loss.ratio_level",
-        "importance_sampling_level",
-        "\"sequence\"",
-    ),
-    ("learner.loss.kl_coef", "beta", "0.04"),
-    (
-        "learner.loss.kl_bias_correction",
-        "use_bias_correction_kl",
-        "false",
-    ),
-    (
-        "learner.loss.sampler_correction",
-        "vllm_importance_sampling_mode",
-        "\"token_mask\"",
-    ),
-    (
-        "learner.loss.sampler_clip_min",
-        "vllm_importance_sampling_clip_min",
-        "0.5",
-    ),
-    (
-        "learner.loss.sampler_clip_max",
-        "vllm_importance_sampling_clip_max",
-        "2.0",
-    ),
-    ("learner.schedule.kind", "lr_scheduler_type", "\"linear\""),
-    ("learner.schedule.min_factor", "min_lr_rate", "0.5"),
-    ("learner.checkpoint.every_steps", "save_steps", "1"),
-    ("learner.checkpoint.keep_last", "save_total_limit", "7"),
-    (
-        "warm_start.oracle.schedule.kind",
-        "lr_scheduler_type",
-        "\"constant\"",
-    ),
-    (
-        "warm_start.corrections.schedule.kind",
-        "lr_scheduler_type",
-        "\"constant\"",
-    ),
-    (
-        "warm_start.demonstrators.schedule.min_factor",
-        "min_lr_rate",
-        "0.5",
-    ),
-    ("pretrain.sft.schedule.min_factor", "min_lr_rate", "0.5"),
-    (
-        "imitation.sft.schedule.kind",
-        "lr_scheduler_type",
-        "\"constant\"",
-    ),
-];
 
 fn set(set: &[&str]) -> ConfigArgs {
     ConfigArgs {
@@ -88,42 +19,49 @@ fn resolve(assignments: &[&str]) -> Result<RunConfig> {
     super::resolve(&set(assignments))
 }
 
+/// Returns the name of TRL or transformers that the reference gives with the meaning of a setting.
+fn documented_trl_name(meaning: &str) -> Option<&str> {
+    let of_trl = meaning.split_once("TRL: `");
+    let (_, after) = of_trl.or_else(|| meaning.split_once("transformers: `"))?;
+    after.split('`').next()
+}
+
 /// Presets and the settings of a run have the names here, below which TRL's would be a second value
 /// of one setting.
 #[test]
 fn trl_s_names_lie_over_every_preset_and_over_the_settings_of_a_run() {
-    for (name, trl, value) in UNDER_TRL_NAMES {
-        let (section, own_name) = name.rsplit_once('.').unwrap();
-        let given = format!("{section}.{trl}={value}");
-        // With these no setting above is without an effect.
-        let used = [
-            "learner.loss.loss_type=dr_grpo",
-            "learner.ratio_against=learner",
-        ];
-        let args = set(&[&used[..], &[given.as_str()]].concat());
+    let run = layers::to_table(&RunConfig::default()).unwrap();
+    let mut tried = BTreeSet::new();
+    for reference::Entry { name, meaning, .. } in reference::entries() {
+        let is_of_entry = |(section, _, own_name): &(&str, &str, &str)| {
+            format!(".{name}").ends_with(&format!(".{section}.{own_name}"))
+        };
+        let row = layers::TRL_NAMES.into_iter().find(is_of_entry);
+        let trl = row.map(|(_, trl, _)| trl);
+        assert_eq!(trl, documented_trl_name(&meaning), "{name}");
+        let Some(trl) = trl else {
+            continue;
+        };
+        tried.extend(row);
+        let (section, _) = name.rsplit_once('.').unwrap();
+        let trl = format!("{section}.{trl}");
+        let args = set(&[&format!("{trl}=7")]);
         let over_preset = |&preset: &Preset| {
-            super::resolve(&ConfigArgs {
+            layers::merged(&ConfigArgs {
                 preset: Some(preset),
                 ..args.clone()
             })
         };
-        let mut resolved: Vec<Result<RunConfig>> =
-            Preset::value_variants().iter().map(over_preset).collect();
-        resolved.push(RunConfig::resolve_on(&RunConfig::default(), &args));
-        let expected = layers::parse_assignment(&format!("{own_name}={value}")).unwrap();
-        for config in resolved {
-            let config = config.unwrap_or_else(|error| panic!("{given}: {error:#}"));
-            let table = layers::to_table(&config).unwrap();
-            let found = reference::lookup(&table, name);
-            assert_eq!(found, expected.get(own_name), "{given}");
+        let over_run = layers::merged_on(run.clone(), &args);
+        let over_presets = Preset::value_variants().iter().map(over_preset);
+        for table in over_presets.chain([over_run]) {
+            let table = table.unwrap();
+            let value = reference::lookup(&table, &name);
+            assert_eq!(value, Some(&toml::Value::Integer(7)), "{trl}");
+            assert_eq!(reference::lookup(&table, &trl), None, "{trl}");
         }
     }
-    for (section, trl, name) in layers::TRL_NAMES {
-        let is_tried = UNDER_TRL_NAMES
-            .iter()
-            .any(|it| it.1 == trl && it.0.ends_with(&format!("{section}.{name}")));
-        assert!(is_tried, "{section}.{trl}");
-    }
+    assert_eq!(tried, BTreeSet::from(layers::TRL_NAMES));
 }
 
 /// A name of TRL in a section in which it means nothing.

@@ -151,6 +151,3 @@ fn gold_text(question: &data::Question) -> String {
     let (answer, sql) = (data::answer_text(question), &question.gold_sql);
     format!("Gold answer: {answer}\nGold SQL: {sql}\n")
 }
-
-#[cfg(test)]
-mod tests;

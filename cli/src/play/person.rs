@@ -1,12 +1,12 @@
 //! `sqlenv play` without a policy: a person plays one episode.
 //!
-//! Parsing a line and rendering an observation are pure functions. [`play_episode`] connects them
-//! with the environment. The player sees what a policy sees. The gold answer is shown only after
-//! the end, and only if it is known.
+//! Parsing a line and rendering an observation are pure functions. [`play`] connects them with the
+//! environment. The player sees what a policy sees. The gold answer is shown only after the end,
+//! and only if it is known.
 
 use std::{
     fmt::Write as _,
-    io::{BufRead, IsTerminal as _, Write, stdin},
+    io::{IsTerminal as _, Write, stdin},
 };
 
 use anyhow::{Context as _, Result};
@@ -48,6 +48,8 @@ const VERBS: [(&str, &str, &str); 6] = [
     ("help", "", "show this"),
     ("quit", "", "leave"),
 ];
+
+const PROMPT: &str = "> ";
 
 /// Parses a line: a verb or its first letters (`q` is query), then its argument. Bare SQL is a
 /// query.
@@ -196,71 +198,39 @@ fn closing(outcome: &Outcome, gold: Option<&Question>) -> String {
     text
 }
 
-/// Where the lines of a player come from.
-pub(super) trait PlayerLines {
-    /// Asks for a line. Returns none at the end of the input.
-    ///
-    /// # Errors
-    /// The input cannot be read, or `output` cannot be written.
-    fn ask(&mut self, output: &mut impl Write) -> Result<Option<String>>;
-}
-
-impl<R: BufRead> PlayerLines for R {
-    fn ask(&mut self, output: &mut impl Write) -> Result<Option<String>> {
-        write!(output, "\n> ")?;
+/// Asks for a line. Returns none at the end of the input.
+///
+/// A terminal has an editor, which also brings earlier lines back (arrow keys). Other input has
+/// none: rustyline would apply the backspaces in it, and it panics if one follows a character of
+/// more than 255 bytes.
+fn ask(editor: &mut Option<DefaultEditor>, output: &mut impl Write) -> Result<Option<String>> {
+    writeln!(output)?;
+    let Some(editor) = editor else {
+        write!(output, "{PROMPT}")?;
         output.flush()?;
         let mut line = String::new();
-        let bytes = self.read_line(&mut line)?;
-        Ok((bytes > 0).then_some(line))
-    }
-}
-
-/// Lines of a terminal that can be edited, with those before them (arrow keys).
-struct TerminalLines(DefaultEditor);
-
-impl TerminalLines {
-    fn new() -> Result<Self> {
-        Ok(Self(
-            DefaultEditor::new().context("cannot use the terminal")?,
-        ))
-    }
-}
-
-impl PlayerLines for TerminalLines {
-    fn ask(&mut self, output: &mut impl Write) -> Result<Option<String>> {
-        writeln!(output)?;
-        output.flush()?;
-        match self.0.readline("> ") {
-            Ok(line) => {
-                // A line that cannot be remembered can still be played.
-                let _ = self.0.add_history_entry(line.as_str());
-                Ok(Some(line))
-            }
-            Err(ReadlineError::Eof | ReadlineError::Interrupted) => Ok(None),
-            Err(fault) => Err(fault).context("cannot read from the terminal"),
+        let bytes = stdin().read_line(&mut line)?;
+        return Ok((bytes > 0).then_some(line));
+    };
+    output.flush()?;
+    match editor.readline(PROMPT) {
+        Ok(line) => {
+            // A line that cannot be remembered can still be played.
+            let _ = editor.add_history_entry(line.as_str());
+            Ok(Some(line))
         }
+        Err(ReadlineError::Eof | ReadlineError::Interrupted) => Ok(None),
+        Err(fault) => Err(fault).context("cannot read from the terminal"),
     }
 }
 
-/// Plays on the terminal, where lines can be edited, or on stdin.
-pub(super) async fn play(asked: Asked, rollout: &RolloutConfig) -> Result<()> {
-    if stdin().is_terminal() {
-        play_episode(asked, rollout, TerminalLines::new()?, stdout::lock()).await
-    } else {
-        play_episode(asked, rollout, stdin().lock(), stdout::lock()).await
-    }
-}
-
-/// Plays one episode with the budget and the rewards of rollouts: reads lines from `input` and
-/// writes observations to `output`.
+/// Plays one episode with the budget and the rewards of rollouts.
 ///
 /// Waiting for a line blocks the calling task.
-pub(super) async fn play_episode(
-    mut asked: Asked,
-    rollout: &RolloutConfig,
-    mut input: impl PlayerLines,
-    mut output: impl Write,
-) -> Result<()> {
+pub(super) async fn play(mut asked: Asked, rollout: &RolloutConfig) -> Result<()> {
+    let editor = stdin().is_terminal().then(DefaultEditor::new);
+    let mut editor = editor.transpose().context("cannot use the terminal")?;
+    let mut output = stdout::lock();
     let request = ResetRequest {
         question_id: asked.question.question_id,
         reward_profile: rollout.reward_profile.clone(),
@@ -280,7 +250,7 @@ pub(super) async fn play_episode(
     let mut token = start.token;
     let mut outcome = Outcome::default();
     while !outcome.finished {
-        let Some(action) = read_action(&mut input, &mut output)? else {
+        let Some(action) = read_action(&mut editor, &mut output)? else {
             break;
         };
         let request = StepRequest {
@@ -308,9 +278,12 @@ pub(super) async fn play_episode(
 }
 
 /// Reads lines until one is an action. Returns `None` if the player quits or the input ends.
-fn read_action(input: &mut impl PlayerLines, output: &mut impl Write) -> Result<Option<Action>> {
+fn read_action(
+    editor: &mut Option<DefaultEditor>,
+    output: &mut impl Write,
+) -> Result<Option<Action>> {
     loop {
-        let Some(line) = input.ask(output)? else {
+        let Some(line) = ask(editor, output)? else {
             return Ok(None);
         };
         match parse(&line) {

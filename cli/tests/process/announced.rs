@@ -18,7 +18,7 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{net::TcpStream, runtime::Runtime, task::JoinSet, time::sleep};
 
-use crate::program::serve;
+use crate::program::{serve, smoke_learner};
 
 /// Calls at once. If each took one huge page, they would take a gibibyte.
 const CALLS: usize = 500;
@@ -37,9 +37,7 @@ fn a_learner_takes_no_memory_for_announced_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
-    let args = ["learner", "--listen", "127.0.0.1:0", "--env", &env];
-    let run_dir = ["--preset", "smoke", "--run-dir", run_dir.to_str().unwrap()];
-    let (learner, address) = serve(&[&args[..], &run_dir].concat());
+    let (learner, address) = serve(&smoke_learner(&env, run_dir.to_str().unwrap()));
     let submit = "/sqlenv.v1.Learner/Submit";
     let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
     for (path, length) in [(submit, 6 << 20), (reflection, 3 << 20)] {

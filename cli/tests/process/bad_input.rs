@@ -2,17 +2,16 @@
 
 use std::{fs, path::Path};
 
-use crate::program::{serve, sqlenv};
+use crate::{
+    program::{serve, smoke_learner, sqlenv},
+    success::{fail, succeed},
+};
 
-/// Runs the program, expects failure, and returns what it printed.
-fn complaint(args: &[&str]) -> String {
+/// Checks that a command fails, with any exit code, and that its error has these parts.
+fn check(args: &[&str], parts: &[&str]) {
     let output = sqlenv(args).output().unwrap();
     assert!(!output.status.success(), "{args:?} should fail");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn check(args: &[&str], parts: &[&str]) {
-    let text = complaint(args);
+    let text = String::from_utf8_lossy(&output.stderr);
     for part in parts {
         assert!(
             text.contains(part),
@@ -174,8 +173,7 @@ fn wrong_settings_end_a_command_as_wrong_flags_do() {
         &[&node[..], &["env_node.server.max_connections=0"]].concat(),
         &["eval", "--policy", "random", "--shots", "2"],
     ] {
-        let output = sqlenv(args).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        fail(&mut sqlenv(args), 2);
     }
 }
 
@@ -194,8 +192,7 @@ fn the_variable_of_the_data_yields_to_settings() {
     assert_eq!(dir_with(&["--data", "proto"]), "proto");
 
     let mut stats = sqlenv(&["data", "stats"]);
-    let output = stats.env("SQLENV_DATA", "no-such-data").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = fail(stats.env("SQLENV_DATA", "no-such-data"), 1);
     assert!(text.contains("no-such-data"), "{text}");
 }
 
@@ -218,8 +215,7 @@ fn a_learner_without_training_questions_says_so_before_it_begins_a_run() {
     let (_node, address) = serve(&node);
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");
-    let mut learner = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
-    learner.extend(["--env", &address, "--run-dir", run_dir.to_str().unwrap()]);
+    let learner = smoke_learner(&address, run_dir.to_str().unwrap());
     let refusal = "serves no question of the split `train`";
     check(&learner, &[&address, refusal, "docs/data.md"]);
     assert!(!run_dir.join("checkpoints").exists());
@@ -285,23 +281,13 @@ fn a_learner_refuses_data_that_it_does_not_read_or_that_are_not_its_env_nodes() 
         "trial",
     ];
     let (_node, env) = serve(&node);
-    let learner = [
-        "learner",
-        "--listen",
-        "127.0.0.1:0",
-        "--env",
-        &env,
-        "--run-dir",
-        run_dir.to_str().unwrap(),
-        "--databases",
-        "warehouse",
-    ];
+    let mut learner = smoke_learner(&env, run_dir.to_str().unwrap());
+    learner.extend(["--databases", "warehouse"]);
     check(
         &learner,
         &["--databases", "only with learner.demonstration_weight"],
     );
-    let weight = ["--set", "learner.demonstration_weight=1"];
-    let learner = [&learner[..], &weight].concat();
+    learner.extend(["--set", "learner.demonstration_weight=1"]);
     check(
         &learner,
         &[&env, "serves other data", "--data", "--databases"],
@@ -357,12 +343,7 @@ fn broken_data() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();
-    let built = sqlenv(&["data", "build", "--out", data]).output().unwrap();
-    assert!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
+    succeed(&mut sqlenv(&["data", "build", "--out", data]));
     let database = Path::new(data).join("databases/warehouse/warehouse.sqlite");
     let mut bytes = fs::read(&database).unwrap();
     bytes[5_000] ^= 1;
@@ -389,7 +370,7 @@ fn errors_do_not_control_the_terminal() {
     let folder = dir.path().join(name);
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("manifest.json"), "{}").unwrap();
-    let text = complaint(&["data", "stats", folder.to_str().unwrap()]);
+    let text = fail(&mut sqlenv(&["data", "stats", folder.to_str().unwrap()]), 1);
     assert!(
         text.contains("manifest.json") && text.contains("]0;title"),
         "{text:?}"
@@ -405,7 +386,7 @@ fn errors_do_not_control_the_terminal() {
         "--model",
         model.to_str().unwrap(),
     ];
-    let refused = complaint(&args);
+    let refused = fail(&mut sqlenv(&args), 1);
     assert!(refused.contains("model_type"), "{refused:?}");
     for text in [text, refused] {
         let controls = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
@@ -421,7 +402,7 @@ fn logs_do_not_control_the_terminal() {
     fs::create_dir_all(&checkpoint).unwrap();
     fs::write(checkpoint.join("state.json"), "{\"\u{1b}[31m\u{9b}1m\": 1}").unwrap();
     let run = dir.path().join("run");
-    let text = complaint(&["trajectories", run.to_str().unwrap()]);
+    let text = fail(&mut sqlenv(&["trajectories", run.to_str().unwrap()]), 1);
     assert!(text.contains("checkpoint skipped"), "{text:?}");
     // Not even colours: a log file has none.
     let controls = |c: char| c.is_control() && c != '\n';
@@ -434,7 +415,8 @@ fn transcripts_without_a_conversation_are_named() {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (empty, out) = (path("empty.jsonl"), path("out"));
     fs::write(&empty, "\n").unwrap();
-    let text = complaint(&["sft", "--out", &out, "--transcripts", &empty]);
+    let imitate = |file: &str| sqlenv(&["sft", "--out", &out, "--transcripts", file]);
+    let text = fail(&mut imitate(&empty), 1);
     assert!(text.contains("empty.jsonl has no conversation"), "{text}");
     let (long, sql) = (path("long.jsonl"), "SELECT 'x' ".repeat(3_000));
     let call = serde_json::json!({
@@ -448,7 +430,7 @@ fn transcripts_without_a_conversation_are_named() {
         {"role": "tool", "tool_call_id": "c", "content": "1. x"},
     ]});
     fs::write(&long, conversation.to_string()).unwrap();
-    let text = complaint(&["sft", "--out", &out, "--transcripts", &long]);
+    let text = fail(&mut imitate(&long), 1);
     let reason = "left out: 1 longer than the model's context of 2048 tokens";
     assert!(text.contains(reason), "{text}");
 }
@@ -478,7 +460,7 @@ fn outputs_are_tried_before_the_work() {
         &["import-gguf", "none.gguf", nowhere],
         &["gpu-check", "--device", "cpu", "--out", nowhere],
     ] {
-        let text = complaint(args);
+        let text = fail(&mut sqlenv(args), 1);
         assert!(
             text.contains(nowhere) || text.contains("/proc/none"),
             "{args:?}: {text}"

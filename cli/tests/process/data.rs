@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path, process::Output};
 
-use crate::program::sqlenv;
+use crate::{
+    program::sqlenv,
+    success::{fail, succeed},
+};
 
 fn run(args: &[&str]) -> Output {
     sqlenv(args).output().unwrap()
@@ -169,10 +172,8 @@ fn imports_that_cannot_be_are_refused() {
         ("data/examples/questions.csv", &["questions.csv", "folder"]),
         ("docs", &["docs", "no .csv or .tsv file"]),
     ] {
-        assert_parts(
-            &complaint(&["data", "import", out, "--database", place]),
-            parts,
-        );
+        let import = ["data", "import", out, "--database", place];
+        assert_parts(&fail(&mut sqlenv(&import), 1), parts);
         assert!(!Path::new(out).exists(), "{place}");
     }
     let database = dir.path().join("endless.db");
@@ -197,11 +198,12 @@ fn data_of_another_command_are_not_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let run = |command: &str| {
         let args: Vec<&str> = command.split(' ').collect();
-        sqlenv(&args).current_dir(dir.path()).output().unwrap()
+        let mut command = sqlenv(&args);
+        command.current_dir(dir.path());
+        command
     };
     let procedural = "data procedural --databases 1 --questions 1 --out data/build";
-    let built = run(procedural);
-    assert!(built.status.success(), "{}", text(&built));
+    succeed(&mut run(procedural));
     for (command, remedy) in [
         (
             "train",
@@ -209,10 +211,7 @@ fn data_of_another_command_are_not_replaced() {
         ),
         ("data build", "names procedural); choose another folder"),
     ] {
-        let refused = run(command);
-        assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
-        assert_parts(&text(&refused), &["data/build", remedy]);
+        assert_parts(&fail(&mut run(command), 1), &["data/build", remedy]);
     }
-    let again = run(procedural);
-    assert!(again.status.success(), "{}", text(&again));
+    succeed(&mut run(procedural));
 }

@@ -12,7 +12,7 @@ use std::{
 use crate::{
     endings::signal,
     program::{Running, sqlenv},
-    success::succeed,
+    success::{fail, succeed},
 };
 
 fn output(args: &[&str]) -> (bool, String) {
@@ -69,14 +69,16 @@ fn wrong_requests_name_the_remedy() {
     fs::write(&words, "[tables.order]\nons = \"order\"").unwrap();
     let [file, words, out] = [&file, &words, &out].map(|it| it.to_str().unwrap());
     let draft = |more: &[&str]| {
-        let args = [&["data", "draft", out, "--database", file][..], more].concat();
-        let (is_ok, text) = output(&args);
-        assert!(!is_ok, "{text}");
-        text
+        let mut command = sqlenv(&["data", "draft", out, "--database", file]);
+        command.args(more);
+        command
     };
-    assert!(draft(&["--words", words]).contains("expected one of `one`"));
-    assert!(draft(&[file, "--words", words]).contains("--words is for one --database"));
-    assert!(draft(&["--count", "0"]).contains("1 or more"));
+    let text = fail(&mut draft(&["--words", words]), 1);
+    assert!(text.contains("expected one of `one`"), "{text}");
+    let text = fail(&mut draft(&[file, "--words", words]), 1);
+    assert!(text.contains("--words is for one --database"), "{text}");
+    let text = fail(&mut draft(&["--count", "0"]), 2);
+    assert!(text.contains("1 or more"), "{text}");
 }
 
 /// The rows take long enough to draft about that a signal comes before the end.
@@ -162,8 +164,7 @@ fn a_full_disk_is_named_and_leaves_nothing() {
     large_shop(&file);
     let [file, out] = [&file, &out].map(|it| it.to_str().unwrap());
     for command in ["draft", "import"] {
-        let (is_ok, text) = output(&["data", command, out, "--database", file]);
-        assert!(!is_ok, "{text}");
+        let text = fail(&mut sqlenv(&["data", command, out, "--database", file]), 1);
         let is_named = text.contains(&format!("{out}/databases/shop/shop.sqlite: "));
         assert!(is_named && text.contains("free space"), "{text}");
         assert_eq!(fs::read_dir(&disk.0).unwrap().count(), 0, "{text}");

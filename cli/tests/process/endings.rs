@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use crate::{
     evaluation::weights,
-    program::{Running, serve, serve_with_log, sqlenv, start_actor},
+    program::{Running, serve, serve_with_log, smoke_learner, sqlenv, start_actor},
     second_learner::{TRAINED_ALONE, learner_args},
+    success::{fail, succeed},
 };
 
 /// Sends a signal, such as `INT`.
@@ -53,8 +54,7 @@ fn a_learner_ends_with_the_command_that_continues() {
     let run_dir = dir.path().join("my run");
     let run_dir = run_dir.to_str().unwrap();
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
-    let mut args = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
-    args.extend(["--env", &env, "--run-dir", run_dir]);
+    let args = smoke_learner(&env, run_dir);
     let (mut learner, _, log) = serve_with_log(&mut sqlenv(&args));
     signal(&learner, "INT");
     assert_eq!(learner.0.wait().unwrap().code(), Some(130));
@@ -101,9 +101,8 @@ fn an_actor_that_a_signal_ends_exits_with_130() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
-    let mut args = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
-    args.extend(["--set", "learner.steps=1000", "--env", &env]);
-    args.extend(["--run-dir", run_dir.to_str().unwrap()]);
+    let mut args = smoke_learner(&env, run_dir.to_str().unwrap());
+    args.extend(["--set", "learner.steps=1000"]);
     let (_learner, learner) = serve(&args);
     let mut actor = sqlenv(&["actor", "--learner", &learner, "--env", &env]);
     let child = actor.stderr(Stdio::piped()).spawn().unwrap();
@@ -138,20 +137,15 @@ fn the_same_command_starts_a_run_and_resumes_it() {
     let runs_dir = dir.path().to_str().unwrap();
     let mut train = vec!["train", "--preset", "smoke", "--runs-dir", runs_dir];
     train.extend(["--name", "one", "--or-resume"]);
-    let first = sqlenv(&train).output().unwrap();
-    assert!(first.status.success(), "{first:?}");
-    let weights = || fs::read(dir.path().join("one/model/model.safetensors")).unwrap();
-    let before = weights();
+    succeed(&mut sqlenv(&train));
+    let run = dir.path().join("one");
+    let before = weights(&run);
     // Both its evaluations are recorded, and a later checkpoint is the newest.
-    let evaluated = "one/checkpoints/step_1/hf/model.safetensors";
-    let evaluated = dir.path().join(evaluated);
+    let evaluated = run.join("checkpoints/step_1/hf/model.safetensors");
     assert!(evaluated.is_file());
     fs::write(&evaluated, "unreadable").unwrap();
-    let second = sqlenv(&train).output().unwrap();
-    assert!(second.status.success(), "{second:?}");
-    assert!(weights() == before);
-    let other = sqlenv(&train).args(["--seed", "9"]).output().unwrap();
-    let text = String::from_utf8_lossy(&other.stderr);
-    assert_eq!(other.status.code(), Some(2));
+    succeed(&mut sqlenv(&train));
+    assert!(weights(&run) == before);
+    let text = fail(sqlenv(&train).args(["--seed", "9"]), 2);
     assert!(text.contains("has other settings"), "{text}");
 }

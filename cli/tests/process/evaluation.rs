@@ -1,6 +1,6 @@
 //! Tests that a distributed run has the evaluations of a local one.
 
-use std::{collections::BTreeMap, fs, path::Path, thread::sleep, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::Value;
 
@@ -92,10 +92,7 @@ fn three_processes_give_the_weights_and_the_table_of_one() {
     let args = [&args, &settings[..]].concat();
     let (mut learner, address) = serve(&args);
     let _actor = start_actor(&env, &address, &[]);
-    while !evaluations(&three).keys().any(|key| key.contains("base")) {
-        assert!(learner.0.try_wait().unwrap().is_none(), "ended early");
-        sleep(Duration::from_millis(10));
-    }
+    learner.until(|| evaluations(&three).keys().any(|key| key.contains("base")));
     learner.0.kill().unwrap();
     learner.0.wait().unwrap();
     let (mut learner, _) = serve(&args);

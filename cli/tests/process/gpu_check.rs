@@ -5,7 +5,10 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::program::sqlenv;
+use crate::{
+    program::sqlenv,
+    success::{fail, succeed},
+};
 
 #[test]
 fn the_checks_pass_on_the_cpu_and_are_written_down() {
@@ -74,13 +77,8 @@ fn the_checks_pass_on_the_cpu_and_are_written_down() {
 fn without_a_device_nothing_counts_as_checked() {
     // No machine has that many devices, with CUDA or without.
     let folder = tempfile::tempdir().unwrap();
-    let output = sqlenv(&["gpu-check", "--device=cuda:4000"])
-        .arg("--out")
-        .arg(folder.path())
-        .output()
-        .unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{errors}");
+    let mut command = sqlenv(&["gpu-check", "--device=cuda:4000", "--out"]);
+    let errors = fail(command.arg(folder.path()), 2);
     assert!(
         errors.contains("nothing was checked") && errors.contains("--device cpu"),
         "{errors}"
@@ -92,12 +90,8 @@ fn without_a_device_nothing_counts_as_checked() {
 fn doctor_reports_what_it_finds_in_words_and_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("doctor.json");
-    let output = sqlenv(&["doctor", "--json"]).arg(&file).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        output.status.success() && text.contains("\ncuda      "),
-        "{text}"
-    );
+    let text = succeed(sqlenv(&["doctor", "--json"]).arg(&file));
+    assert!(text.contains("\ncuda      "), "{text}");
     let json: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     assert!(json["cores"].as_u64().unwrap() > 0);
     let is_built_in = candle_core::utils::cuda_is_available();

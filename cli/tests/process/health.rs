@@ -3,24 +3,23 @@
 use std::{
     io::{Read as _, Write as _},
     net::TcpListener,
-    process::Output,
+    process::Command,
     thread,
 };
 
 use crate::{
     http::free_address,
     program::{serve, sqlenv},
+    success::{fail, succeed},
 };
 
-fn health(address: &str) -> Output {
-    sqlenv(&["health", address]).output().unwrap()
+fn health(address: &str) -> Command {
+    sqlenv(&["health", address])
 }
 
 #[track_caller]
 fn fails_with(address: &str, expected: &str) {
-    let output = health(address);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
+    let text = fail(&mut health(address), 1);
     assert!(text.contains(expected) && text.contains(address), "{text}");
 }
 
@@ -35,10 +34,9 @@ fn a_node_is_healthy_while_it_serves() {
         &format!("http://{admin}"),
         &format!("localhost:{port}"),
     ] {
-        let output = health(address);
-        assert!(output.status.success(), "{output:?}");
+        succeed(&mut health(address));
     }
-    assert_eq!(health("localhost").status.code(), Some(2));
+    fail(&mut health("localhost"), 2);
     drop(node);
     fails_with(&admin, "start the role with --admin");
 }

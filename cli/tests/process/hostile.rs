@@ -3,7 +3,7 @@
 //!
 //! A proxy between an actor and the learner changes what the actor submits.
 
-use std::{fs, path::Path, pin::Pin, thread::sleep, time::Duration};
+use std::{fs, path::Path, pin::Pin};
 
 use futures::Stream;
 use proto::{
@@ -159,10 +159,7 @@ fn a_run_with_bad_actors_ends_with_the_weights_of_the_honest_ones_and_names_them
     let refused = "learner_groups_refused_total{reason=\"logprobs\"}";
     let is_refused = |line: &str| line.starts_with(refused) && !line.ends_with(" 0");
     let metrics = || get(&admin, "/metrics").unwrap();
-    while !metrics().lines().any(is_refused) {
-        assert!(learner.0.try_wait().unwrap().is_none(), "ended early");
-        sleep(Duration::from_millis(20));
-    }
+    learner.until(|| metrics().lines().any(is_refused));
     drop(broken);
     let mut liar = actor("liar", &env, &liars_learner);
     assert_eq!(liar.0.wait().unwrap().code(), Some(1));

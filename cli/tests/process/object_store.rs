@@ -18,7 +18,7 @@ use crate::{
     http::{free_address, request},
     program::{Running, serve, serve_with, serve_with_log, sqlenv, start_actor},
     second_learner::{TRAINED_ALONE, learner_args},
-    success::succeed,
+    success::{fail, succeed},
 };
 
 /// A server of S3's protocol with the empty bucket `runs`.
@@ -125,15 +125,13 @@ fn a_run_in_an_object_store_survives_its_machine_and_has_one_learner() {
 
     let copy = dir.path().join("copy");
     let above = ["fetch", "s3://runs/team", copy.to_str().unwrap()];
-    let output = s3.sqlenv(&above).output().unwrap();
-    assert!(!output.status.success(), "{output:?}");
+    fail(&mut s3.sqlenv(&above), 1);
     let fetch = ["fetch", "s3://runs/team/one", copy.to_str().unwrap()];
     succeed(&mut s3.sqlenv(&fetch));
     assert!(weights(&copy) == *TRAINED_ALONE);
     assert!(evaluations(&copy).keys().any(|key| key.contains("grpo")));
     assert!(copy.join("report.html").is_file() && copy.join("checkpoints/step_2").is_dir());
-    let again = s3.sqlenv(&fetch).output().unwrap();
-    let text = String::from_utf8_lossy(&again.stderr).into_owned();
+    let text = fail(&mut s3.sqlenv(&fetch), 1);
     assert!(text.contains("choose a folder that is new"), "{text}");
 }
 
@@ -167,9 +165,7 @@ fn a_store_that_cannot_be_used_is_named_with_the_remedy() {
     let Some(s3) = S3::start() else { return };
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
     let args = learner_args("127.0.0.1:0", &env, "s3://missing/run");
-    let output = s3.sqlenv(&args).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success());
+    let text = fail(&mut s3.sqlenv(&args), 1);
     for part in ["s3://missing/run", "NoSuchBucket", "check the address"] {
         assert!(text.contains(part), "{part} is missing in {text}");
     }
@@ -205,8 +201,6 @@ fn a_variable_that_is_no_text_does_not_matter() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy");
     let mut fetch = sqlenv(&["fetch", "s3://bucket", copy.to_str().unwrap()]);
-    fetch.env("SQLENV_NO_TEXT", OsStr::from_bytes(b"\xff"));
-    let output = fetch.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = fail(fetch.env("SQLENV_NO_TEXT", OsStr::from_bytes(b"\xff")), 1);
     assert!(text.contains("names no folder for the run"), "{text}");
 }

@@ -26,9 +26,7 @@ fn groups_wait_for_an_env_node_that_is_away() {
     let impatient = ["--set", "actor.env_retry.attempts=1"];
     let _actor = start_actor(&env, &address, &impatient);
     let is_base = |key: &String| key.contains("base") && key.contains("sampled");
-    while !evaluations(&run).keys().any(is_base) {
-        sleep(Duration::from_millis(5));
-    }
+    learner.until(|| evaluations(&run).keys().any(is_base));
     // The last evaluation before the first group is recorded.
     drop(first);
     sleep(Duration::from_secs(3));
@@ -59,9 +57,7 @@ fn an_env_node_that_returns_with_other_data_does_not_change_the_weights() {
         .stderr(Stdio::piped())
         .spawn();
     let is_base = |key: &String| key.contains("base") && key.contains("sampled");
-    while !evaluations(&run).keys().any(is_base) {
-        sleep(Duration::from_millis(5));
-    }
+    learner.until(|| evaluations(&run).keys().any(is_base));
     drop(first);
     let (other, _) = env_node(&["--databases", "brewery"]);
     let ended = actor.unwrap().wait_with_output().unwrap();

@@ -1,15 +1,16 @@
-//! Tests `sqlenv play --policy` on a database of a user.
+//! Tests `sqlenv play`: by a person, and by a policy on a database of a user.
 
 use std::{
+    io::{BufRead as _, BufReader, Write as _, pipe},
     path::{Path, PathBuf},
-    process::Output,
+    process::{Command, Stdio},
 };
 
 use rusqlite::Connection;
 
 use crate::{
     program::{serve, sqlenv},
-    success::succeed,
+    success::{fail, succeed},
 };
 
 const SCHEMA: &str = "
@@ -19,12 +20,96 @@ const SCHEMA: &str = "
         (5, 'Ed', 'Köln'), (6, 'Flo', 'Köln');
 ";
 
-fn play(args: &[&str]) -> Output {
-    sqlenv(&["play"]).args(args).output().unwrap()
+fn play(args: &[&str]) -> Command {
+    let mut command = sqlenv(&["play"]);
+    command.args(args);
+    command
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// Plays with these lines as the input, and returns what is shown.
+fn typed(args: &[&str], lines: &str) -> String {
+    let (input, mut keyboard) = pipe().unwrap();
+    keyboard.write_all(lines.as_bytes()).unwrap();
+    drop(keyboard);
+    succeed(play(args).stdin(input))
+}
+
+/// Asserts that a text has these parts in this order.
+fn assert_order(text: &str, parts: &[&str]) {
+    let mut rest = text;
+    for part in parts {
+        let found = rest.split_once(part);
+        (_, rest) = found.unwrap_or_else(|| panic!("no {part:?}, or too early, in\n{text}"));
+    }
+}
+
+/// In the default reward profile an action that fails costs 0.02.
+#[test]
+fn a_person_plays_an_episode_to_its_end() {
+    let wrong = typed(&[], "answer nothing\n");
+    assert_order(&wrong, &["\nNot right. Return +0.000.\n", "Gold SQL: "]);
+    let (_, gold) = wrong.split_once("\nGold answer: ").unwrap();
+    let (gold, _) = gold.split_once('\n').unwrap();
+    let lines = format!("\nhuh\nhelp\nsample x\nanswer {gold}\nnever read\n");
+    let right = typed(&[], &lines);
+    let gold = format!("\nGold answer: {gold}\n");
+    let parts = [
+        "\nAvailable tables:\n- ",
+        "\n8 actions left\n",
+        "\"huh\" is unknown",
+        "Answers: one value",
+        "Table 'x' not found",
+        " · 7 actions left\n",
+        "\nRight! Return +0.980.",
+        &gold,
+    ];
+    assert_order(&right, &parts);
+    assert!(!right.contains("\"never\""), "{right}");
+}
+
+/// In the profile `sqlenv-f003` an action that fails costs 0.005.
+#[test]
+fn the_budget_and_the_rewards_are_those_of_rollouts() {
+    let settings = [
+        "learner.rollout.step_budget=2",
+        "learner.rollout.reward_profile=sqlenv-f003",
+    ];
+    let settings: Vec<&str> = settings.iter().flat_map(|it| ["--set", it]).collect();
+    let shown = typed(&settings, "sample x\nselect 1\n");
+    let cost = "reward -0.005 (operational -0.005) · 1 action left";
+    assert_order(&shown, &["2 actions left", cost, "\nNot right. "]);
+}
+
+#[test]
+fn leaving_tells_no_gold() {
+    for lines in ["quit\n", "sample x\n"] {
+        let shown = typed(&[], lines);
+        assert!(
+            shown.contains("\nLeft before the end.") && !shown.contains("Gold"),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
+fn an_env_node_that_ends_before_the_episode_is_an_error() {
+    let (node, address) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let mut player = play(&["--env", &address])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(player.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with(" actions left")));
+    drop(node);
+    let keyboard = player.stdin.as_mut().unwrap();
+    keyboard.write_all(b"sample x\n").unwrap();
+    let ended = player.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{errors}");
+    let refusal = "error: the environment refused the step: ";
+    assert!(errors.contains(refusal), "{errors}");
 }
 
 /// Makes a database in a folder.
@@ -47,9 +132,8 @@ fn the_base_policy_answers_a_question_about_any_database() {
         ("How many customers are from Köln?", 3),
         ("How many customers are from 北京?", 1),
     ] {
-        let played = play(&["--policy", "base", "--database", database, "-q", question]);
-        let (shown, errors) = (text(&played.stdout), text(&played.stderr));
-        assert!(played.status.success(), "{errors}");
+        let asked = ["--policy", "base", "--database", database, "-q", question];
+        let shown = succeed(&mut play(&asked));
         assert!(shown.starts_with(question), "{shown}");
         assert!(shown.contains("describe customers"), "{shown}");
         assert!(shown.ends_with(&format!("Answer: {answer}\n")), "{shown}");
@@ -65,8 +149,8 @@ fn a_pipe_gets_each_text_as_it_is() {
     let path = database(dir.path());
     let question = "How many customers are there?\u{200f}";
     let database = path.to_str().unwrap();
-    let played = play(&["--policy", "base", "--database", database, "-q", question]);
-    let shown = text(&played.stdout);
+    let asked = ["--policy", "base", "--database", database, "-q", question];
+    let shown = succeed(&mut play(&asked));
     assert!(shown.starts_with(question), "{shown:?}");
 }
 
@@ -92,7 +176,7 @@ fn wrong_arguments_are_named() {
     std::fs::write(format!("{busy}-wal"), "changes").unwrap();
     let folder = dir.path().to_str().unwrap();
     let ask = "How many?";
-    let cases: &[(&[&str], &str)] = &[
+    let failures: [(&[&str], &str); 8] = [
         (&["--database", "none.sqlite", "-q", ask], "no such file"),
         (&["--database", folder, "-q", ask], "sqlenv data import DIR"),
         (&["--database", &no_database, "-q", ask], "cannot be used"),
@@ -102,23 +186,24 @@ fn wrong_arguments_are_named() {
             "busy.sqlite-wal holds changes",
         ),
         (&["--database", &no_database, "-q", " "], "-q is empty"),
+        (&["--question", "none"], "the data has no such question"),
+        (&["--model", "x"], "--policy base is the embedded policy"),
+    ];
+    let wrong_flags: [(&[&str], &str); 2] = [
         (
             &["--database", &no_database, "-q", ask, "--data", "x"],
             "cannot be used with",
         ),
         (&["--database", &no_database], "--ask <QUESTION>"),
-        (&["--question", "none"], "the data has no such question"),
-        (&["--model", "x"], "--policy base is the embedded policy"),
     ];
-    for (args, wanted) in cases {
-        let played = play(&[&["--policy", "base"], *args].concat());
-        let errors = text(&played.stderr);
-        assert!(!played.status.success(), "{args:?}");
-        assert!(errors.contains(wanted), "{args:?}: {errors}");
-        assert!(!errors.contains("panicked"), "{args:?}: {errors}");
+    for (code, cases) in [(1, &failures[..]), (2, &wrong_flags)] {
+        for (args, wanted) in cases {
+            let errors = fail(play(&["--policy", "base"]).args(*args), code);
+            assert!(errors.contains(wanted), "{args:?}: {errors}");
+        }
     }
-    let asked = play(&["--database", &no_database, "-q", ask]);
-    assert!(text(&asked.stderr).contains("--policy"), "{asked:?}");
+    let errors = fail(&mut play(&["--database", &no_database, "-q", ask]), 1);
+    assert!(errors.contains("--policy"), "{errors}");
 }
 
 #[test]
@@ -145,8 +230,7 @@ fn with_an_env_node_a_policy_needs_no_data() {
 
 #[test]
 fn a_model_plays_without_naming_the_policy() {
-    let missing = play(&["--model", "no-such-folder"]);
-    let errors = text(&missing.stderr);
+    let errors = fail(&mut play(&["--model", "no-such-folder"]), 1);
     assert!(
         errors.contains("no-such-folder: no such folder"),
         "{errors}"

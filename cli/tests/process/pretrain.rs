@@ -8,8 +8,9 @@ use std::{
 };
 
 use crate::{
+    evaluation::weights,
     program::{Running, sqlenv},
-    success::succeed,
+    success::{fail, succeed},
 };
 
 /// Two shards of a few databases. The second one has messy schemas, too.
@@ -53,19 +54,14 @@ fn a_killed_pretraining_continues_to_the_same_weights() {
     drop(running);
     finish(&killed);
 
-    let weights = |out: &Path| fs::read(out.join("model/model.safetensors")).unwrap();
     assert!(weights(&whole) == weights(&killed), "the weights differ");
     let evaluations = |out: &Path| fs::read_to_string(out.join("evaluations.jsonl")).unwrap();
     assert_eq!(evaluations(&whole), evaluations(&killed));
     // Two evaluations on four splits.
     assert_eq!(evaluations(&whole).lines().count(), 8);
 
-    let other = pretrain(&killed).args(["--seed", "1"]).output().unwrap();
-    let printed = String::from_utf8_lossy(&other.stderr).into_owned();
-    assert!(
-        !other.status.success() && printed.contains("other settings"),
-        "{printed}"
-    );
+    let printed = fail(pretrain(&killed).args(["--seed", "1"]), 1);
+    assert!(printed.contains("other settings"), "{printed}");
     let shape = dir.path().join("shape");
     fs::create_dir(&shape).unwrap();
     let embedded = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/embedded"));
@@ -80,16 +76,8 @@ fn a_killed_pretraining_continues_to_the_same_weights() {
     let other_theta = config.replace("\"rope_theta\": 10000.0", "\"rope_theta\": 20000.0");
     assert_ne!(config, other_theta);
     fs::write(shape.join("config.json"), other_theta).unwrap();
-    let other = pretrain(&killed)
-        .arg("--architecture")
-        .arg(&shape)
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&other.stderr).into_owned();
-    assert!(
-        !other.status.success() && printed.contains("other model files"),
-        "{printed}"
-    );
+    let printed = fail(pretrain(&killed).arg("--architecture").arg(&shape), 1);
+    assert!(printed.contains("other model files"), "{printed}");
 }
 
 /// The work of days is not lost to a file in the way of its result.
@@ -99,9 +87,7 @@ fn a_folder_in_place_of_the_model_is_refused_before_the_training() {
     let model = dir.path().join("model");
     fs::create_dir(&model).unwrap();
     fs::write(model.join("thesis.txt"), "years of work").unwrap();
-    let output = pretrain(dir.path()).output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{printed}");
+    let printed = fail(&mut pretrain(dir.path()), 1);
     assert!(printed.contains("choose another"), "{printed}");
     assert!(!printed.contains("shard 1"), "{printed}");
     assert!(!dir.path().join("config.toml").exists());
@@ -144,11 +130,10 @@ fn a_training_continues_from_the_weights_of_a_model() {
     let continued = |model: &Path| {
         let mut command = pretrain(&second);
         command.args(["--set", "pretrain.corrected_shards=0", "--model"]);
-        command.arg(model).output().unwrap()
+        command.arg(model);
+        command
     };
-    let output = continued(&first.join("model"));
-    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{printed}");
+    succeed(&mut continued(&first.join("model")));
 
     // The training goes on where the first one ended, and not from random weights.
     let losses = |out: &Path| -> Vec<f64> {
@@ -162,10 +147,6 @@ fn a_training_continues_from_the_weights_of_a_model() {
     // The settings name the same folder, but its weights are others.
     let weights = |out: &Path| out.join("model/model.safetensors");
     fs::copy(weights(&second), weights(&first)).unwrap();
-    let output = continued(&first.join("model"));
-    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        !output.status.success() && printed.contains("other model files"),
-        "{printed}"
-    );
+    let printed = fail(&mut continued(&first.join("model")), 1);
+    assert!(printed.contains("other model files"), "{printed}");
 }

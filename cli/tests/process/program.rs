@@ -59,6 +59,14 @@ pub(crate) fn serve_with_log(command: &mut Command) -> (Running, String, JoinHan
     (Running(child), address, log)
 }
 
+/// Returns the arguments of a learner of a small run, which serves on a free port. The run folder
+/// is the last one.
+pub(crate) fn smoke_learner<'a>(env: &'a str, run_dir: &'a str) -> Vec<&'a str> {
+    let mut args = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
+    args.extend(["--env", env, "--run-dir", run_dir]);
+    args
+}
+
 /// Starts an actor that prints nothing.
 pub(crate) fn start_actor(env: &str, learner: &str, more: &[&str]) -> Running {
     let mut actor = sqlenv(&["actor", "--env", env, "--learner", learner]);

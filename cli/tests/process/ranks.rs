@@ -11,13 +11,11 @@ use std::{
 
 use crate::{
     endings::signal,
-    program::{Running, serve, serve_with_log, sqlenv, start_actor},
+    program::{Running, serve, serve_with_log, smoke_learner, sqlenv, start_actor},
 };
 
 /// Groups of a random policy have no reward variance, so the loss needs an entropy term.
-const SETTINGS: [&str; 14] = [
-    "--preset",
-    "smoke",
+const SETTINGS: [&str; 12] = [
     "--set",
     "learner.steps=6",
     "--set",
@@ -45,11 +43,8 @@ struct Run {
 }
 
 fn start(env: &str, run_dir: &Path) -> Run {
-    let run_dir = run_dir.to_str().unwrap();
-    let listen = ["learner", "--listen", "127.0.0.1:0", "--env", env];
-    let mut learner = sqlenv(&listen);
-    learner.args(["--run-dir", run_dir]).args(SETTINGS);
-    let (learner, address, learner_log) = serve_with_log(&mut learner);
+    let mut learner = sqlenv(&smoke_learner(env, run_dir.to_str().unwrap()));
+    let (learner, address, learner_log) = serve_with_log(learner.args(SETTINGS));
     let rank = ["rank", "--learner", &address, "--timeout-seconds", "2"];
     let rank = sqlenv(&rank).stderr(Stdio::piped()).spawn().unwrap();
     Run {
@@ -109,10 +104,7 @@ fn a_run_of_two_ranks_survives_a_killed_rank_and_a_killed_learner() {
 
     let broken = dir.path().join("broken");
     let mut run = start(&env, &broken);
-    while steps(&broken) < 2 {
-        assert!(run.learner.0.try_wait().unwrap().is_none(), "ended early");
-        sleep(Duration::from_millis(10));
-    }
+    run.learner.until(|| steps(&broken) >= 2);
     run.rank.0.kill().unwrap();
     assert_eq!(ended_within(TIMEOUT, &mut run.learner), Some(1));
     let log = run.learner_log.join().unwrap();
@@ -155,10 +147,7 @@ fn a_rank_that_is_stopped_with_its_learner_lets_it_write_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
     let mut run = start(&env, dir.path());
-    while steps(dir.path()) < 2 {
-        assert!(run.learner.0.try_wait().unwrap().is_none(), "ended early");
-        sleep(Duration::from_millis(10));
-    }
+    run.learner.until(|| steps(dir.path()) >= 2);
     signal(&run.rank, "TERM");
     sleep(Duration::from_millis(300));
     signal(&run.learner, "TERM");

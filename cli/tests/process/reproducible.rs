@@ -1,12 +1,13 @@
 //! Tests that a run is a function of its seed: the weights are the same with one or two threads,
 //! and after an interruption.
 
-use std::{fs, io::Read as _, path::Path, process::Stdio, thread::sleep, time::Duration};
+use std::{fs, io::Read as _, path::Path, process::Stdio};
 
 use serde_json::Value;
 
 use crate::{
     endings::signal,
+    evaluation::weights,
     program::{Running, sqlenv},
     success::succeed,
 };
@@ -16,10 +17,6 @@ fn train(runs_dir: &Path, name: &str, more: &[&str]) {
     let mut args = vec!["train", "--runs-dir", runs_dir, "--name", name];
     args.extend(more);
     succeed(&mut sqlenv(&args));
-}
-
-fn weights(runs_dir: &Path, name: &str) -> Vec<u8> {
-    fs::read(runs_dir.join(name).join("model/model.safetensors")).unwrap()
 }
 
 /// Returns the recorded steps of a stage of training.
@@ -68,10 +65,8 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
     };
     with_threads("one", "1");
     with_threads("two", "2");
-    assert!(
-        weights(dir.path(), "one") == weights(dir.path(), "two"),
-        "1 and 2 threads differ"
-    );
+    let weights = |name: &str| weights(&dir.path().join(name));
+    assert!(weights("one") == weights("two"), "1 and 2 threads differ");
     assert_no_mismatch(dir.path(), "two");
     let recorded = self::steps(dir.path(), "two", "grpo");
     let repeated = recorded.iter().filter(|it| it["groups/repeated"] != 0.0);
@@ -80,7 +75,7 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
     interrupt(dir.path(), "stopped", &steps);
     train(dir.path(), "stopped", &["--resume"]);
     assert!(
-        weights(dir.path(), "one") == weights(dir.path(), "stopped"),
+        weights("one") == weights("stopped"),
         "the resumed run differs"
     );
     let imitation = |name: &str| {
@@ -103,10 +98,7 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
         "other",
         &[&steps[..], &["--seed", "7"]].concat(),
     );
-    assert!(
-        weights(dir.path(), "one") != weights(dir.path(), "other"),
-        "the seed has no effect"
-    );
+    assert!(weights("one") != weights("other"), "the seed has no effect");
 }
 
 /// Evaluates a copy of a model by the command of its card. The preset of models has contexts of
@@ -159,7 +151,8 @@ fn constrained_completions_have_no_mismatch() {
         );
         assert_no_mismatch(dir.path(), constraint);
     }
-    assert!(weights(dir.path(), "tool_call") != weights(dir.path(), "sql"));
+    let [tool_call, sql] = ["tool_call", "sql"].map(|name| weights(&dir.path().join(name)));
+    assert!(tool_call != sql);
 }
 
 /// Starts a run and sends SIGINT after its first GRPO step.
@@ -169,13 +162,7 @@ fn interrupt(runs_dir: &Path, name: &str, more: &[&str]) {
     args.extend(more);
     let mut run = Running(sqlenv(&args).stderr(Stdio::piped()).spawn().unwrap());
     let metrics = runs_dir.join(name).join("metrics.jsonl");
-    while !fs::read_to_string(&metrics).is_ok_and(|text| text.contains("\"grpo\"")) {
-        assert!(
-            run.0.try_wait().unwrap().is_none(),
-            "the run ended before it was interrupted"
-        );
-        sleep(Duration::from_millis(10));
-    }
+    run.until(|| fs::read_to_string(&metrics).is_ok_and(|text| text.contains("\"grpo\"")));
     signal(&run, "INT");
     let mut log = String::new();
     let mut stderr = run.0.stderr.take().unwrap();

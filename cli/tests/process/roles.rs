@@ -4,14 +4,14 @@ use std::{
     io::{BufRead as _, BufReader},
     path::Path,
     process::Stdio,
-    thread::sleep,
-    time::Duration,
 };
 
 use crate::{
+    evaluation::weights,
     http::free_address,
-    program::{Running, serve, serve_with, sqlenv, start_actor},
+    program::{Running, serve, serve_with, smoke_learner, sqlenv, start_actor},
     reproducible::assert_no_mismatch,
+    success::{fail, succeed},
 };
 
 /// A run of 6 small steps with two actors. One is killed (SIGKILL) after the first step, and a
@@ -22,37 +22,20 @@ fn a_run_over_tcp_survives_a_killed_actor() {
     let run_dir = dir.path().join("run");
     let run_dir = run_dir.to_str().unwrap();
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
-    let settings = [
-        "--preset",
-        "smoke",
+    let mut args = smoke_learner(&env, run_dir);
+    args.extend([
         "--set",
         "learner.steps=6",
         "--set",
         "learner.lease_seconds=2",
-    ];
-    let mut args = vec![
-        "learner",
-        "--listen",
-        "127.0.0.1:0",
-        "--env",
-        &env,
-        "--run-dir",
-        run_dir,
-    ];
-    args.extend(settings);
+    ]);
     let (mut learner, address) = serve(&args);
     let actor = |id: &str| start_actor(&env, &address, &["--id", id]);
     let mut first = actor("first");
     let _second = actor("second");
     let metrics = Path::new(run_dir).join("metrics.jsonl");
     let steps = || std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
-    while steps() == 0 {
-        assert!(
-            learner.0.try_wait().unwrap().is_none(),
-            "the learner ended early"
-        );
-        sleep(Duration::from_millis(20));
-    }
+    learner.until(|| steps() > 0);
     first.0.kill().unwrap();
     let _third = actor("third");
     let status = learner.0.wait().unwrap();
@@ -74,17 +57,14 @@ fn a_run_in_bf16_over_tcp_has_no_mismatch() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("bf16");
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
-    let listen = ["--listen", "127.0.0.1:0", "--env", &env];
-    let mut args = vec!["learner", "--preset", "smoke", "--set", "dtype=bf16"];
+    let mut args = smoke_learner(&env, run_dir.to_str().unwrap());
     // The base policy has rewards that vary, which random weights have not.
-    args.extend(["--set", "model.random_weights=false"]);
-    args.extend(listen);
-    args.extend(["--run-dir", run_dir.to_str().unwrap()]);
+    args.extend(["--set", "dtype=bf16", "--set", "model.random_weights=false"]);
     let (mut learner, address) = serve(&args);
     let _actor = start_actor(&env, &address, &[]);
     assert!(learner.0.wait().unwrap().success());
     assert_no_mismatch(dir.path(), "bf16");
-    let saved = std::fs::read(run_dir.join("model/model.safetensors")).unwrap();
+    let saved = weights(&run_dir);
     assert!(String::from_utf8_lossy(&saved[..4_096]).contains("\"dtype\":\"BF16\""));
 }
 
@@ -92,9 +72,7 @@ fn a_run_in_bf16_over_tcp_has_no_mismatch() {
 fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
     let config = || std::fs::read_to_string(run_dir.join("config.toml")).unwrap();
     let before = config();
-    let output = sqlenv(args).args(["--seed", "9"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2));
+    let text = fail(sqlenv(args).args(["--seed", "9"]), 2);
     assert!(text.contains("other settings"), "{text}");
     assert_eq!(config(), before);
 }
@@ -102,9 +80,7 @@ fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
 /// A learner refuses evaluations on other questions than those of the run.
 fn other_evaluations_are_refused(args: &[&str]) {
     let other = ["--set", "evaluation.curve_questions=7"];
-    let output = sqlenv(args).args(other).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2));
+    let text = fail(sqlenv(args).args(other), 2);
     assert!(text.contains("evaluation.curve_questions is 7"), "{text}");
 }
 
@@ -117,9 +93,7 @@ fn a_run_continues_on_its_own_data_only(args: &[&str], run_dir: &Path) {
     let mut args = args.to_vec();
     let env = args.iter().position(|arg| *arg == "--env").unwrap() + 1;
     args[env] = &other_env;
-    let output = sqlenv(&args).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
+    let text = fail(&mut sqlenv(&args), 1);
     assert!(text.contains("began with other questions"), "{text}");
     assert_eq!(info(), before);
 }
@@ -146,11 +120,7 @@ fn an_actor_reports_that_its_learner_is_away() {
 fn a_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let output = sqlenv(&["env-node", "--listen", &address])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
+    let text = fail(&mut sqlenv(&["env-node", "--listen", &address]), 1);
     assert!(
         text.contains(&address) && text.contains("--listen"),
         "{text}"
@@ -161,11 +131,8 @@ fn a_port_in_use_is_named() {
 #[test]
 fn a_token_file_that_is_absent_is_named_before_the_node_serves() {
     let setting = "env_node.server.bearer_token_file=/absent/token";
-    let output = sqlenv(&["env-node", "--listen", "127.0.0.1:0", "--set", setting])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
+    let node = ["env-node", "--listen", "127.0.0.1:0", "--set", setting];
+    let text = fail(&mut sqlenv(&node), 1);
     assert!(
         text.contains("/absent/token") && !text.contains("serves on"),
         "{text}"
@@ -176,20 +143,15 @@ fn a_token_file_that_is_absent_is_named_before_the_node_serves() {
 /// ignored.
 #[test]
 fn openenvs_variables_set_an_env_node() {
-    let output = sqlenv(&["env-node", "--set", "env_node.openenv.max_sessions=0"])
-        .envs([("MAX_CONCURRENT_ENVS", "8"), ("OPENENV_MODE", "")])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
+    let mut node = sqlenv(&["env-node", "--set", "env_node.openenv.max_sessions=0"]);
+    node.envs([("MAX_CONCURRENT_ENVS", "8"), ("OPENENV_MODE", "")]);
+    let text = fail(&mut node, 2);
     assert!(text.contains("openenv.max_sessions"), "{text}");
-    let output = sqlenv(&["env-node"])
+    let mut node = sqlenv(&["env-node"]);
+    node.env_remove("SQLENV_LISTEN")
         .env("MAX_CONCURRENT_ENVS", "0")
-        .envs([("HOST", "127.0.0.1"), ("PORT", "0")])
-        .env_remove("SQLENV_LISTEN")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2));
+        .envs([("HOST", "127.0.0.1"), ("PORT", "0")]);
+    let text = fail(&mut node, 2);
     assert!(text.contains("openenv.max_sessions"), "{text}");
     let mut node = sqlenv(&["env-node"]);
     node.env_remove("SQLENV_LISTEN").env("PORT", "0");
@@ -216,14 +178,7 @@ fn a_token_file_opens_an_env_node() {
         "--env",
         &env,
     ];
-    let refused = sqlenv(&eval).output().unwrap();
-    let text = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(1));
+    let text = fail(&mut sqlenv(&eval), 1);
     assert!(text.contains("--env-token-file"), "{text}");
-    let accepted = sqlenv(&eval)
-        .args(["--env-token-file", file])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&accepted.stderr);
-    assert!(accepted.status.success(), "{text}");
+    succeed(sqlenv(&eval).args(["--env-token-file", file]));
 }

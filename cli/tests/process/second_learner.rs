@@ -5,7 +5,7 @@ use std::{fs, sync::LazyLock};
 use crate::{
     evaluation::weights,
     program::{serve, serve_with_log, sqlenv, start_actor},
-    success::succeed,
+    success::{fail, succeed},
 };
 
 pub(crate) const SETTINGS: [&str; 6] = [
@@ -53,8 +53,7 @@ fn a_learner_stops_when_another_opens_its_folder_and_the_other_ends_the_run() {
     let run = dir.path().join("shared");
     let args = learner_args("127.0.0.1:0", &env, run.to_str().unwrap());
     let (mut older, older_address, log) = serve_with_log(&mut sqlenv(&args));
-    let refused = sqlenv(&args).output().unwrap();
-    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let text = fail(&mut sqlenv(&args), 1);
     assert!(text.contains("is in use by another process"), "{text}");
 
     fs::remove_file(run.join(".lock")).unwrap();

@@ -7,7 +7,7 @@ use std::{
     process::Stdio,
 };
 
-use crate::program::{Running, serve, serve_with_log, sqlenv};
+use crate::program::{Running, serve, serve_with_log, smoke_learner, sqlenv};
 
 const TOKEN: &str = "the token of all actors";
 
@@ -40,8 +40,7 @@ fn an_actor_with_the_token_trains_over_tls_and_others_learn_what_they_lack() {
         format!("learner.server.actor_token_file={token}"),
     ];
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
-    let mut args = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
-    args.extend(["--env", &env, "--run-dir", run_dir.to_str().unwrap()]);
+    let mut args = smoke_learner(&env, run_dir.to_str().unwrap());
     args.extend(settings.iter().flat_map(|setting| ["--set", setting]));
     let (mut learner, address, learner_log) =
         serve_with_log(sqlenv(&args).env("SQLENV_LOG", "trace"));

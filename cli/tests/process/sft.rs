@@ -10,7 +10,7 @@ use std::{
 use crate::{
     endings::signal,
     program::{Running, sqlenv},
-    success::succeed,
+    success::{fail, succeed},
 };
 
 /// Imitates the oracle, its corrections and the mixed demonstrators, in some seconds.
@@ -49,9 +49,7 @@ fn an_interrupted_training_continues_to_the_same_weights() {
     let oracle = checkpoints.join("imitating-the-oracle");
     assert!(fs::read_dir(&oracle).unwrap().count() > 0, "no checkpoint");
 
-    let other = sft(&resumed).args(["--seed", "1"]).output().unwrap();
-    let printed = String::from_utf8_lossy(&other.stderr).into_owned();
-    assert!(!other.status.success(), "{printed}");
+    let printed = fail(sft(&resumed).args(["--seed", "1"]), 1);
     assert!(printed.contains(oracle.to_str().unwrap()), "{printed}");
 
     finish(&resumed);
@@ -68,9 +66,7 @@ fn questions_that_are_skipped_are_not_demonstrated() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("model");
     let skipped = ["--set", "warm_start.skip_questions=1000000"];
-    let output = sft(&out).args(skipped).output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{printed}");
+    let printed = fail(sft(&out).args(skipped), 1);
     assert!(
         printed.contains("lower warm_start.skip_questions"),
         "{printed}"
@@ -83,9 +79,7 @@ fn questions_that_are_skipped_are_not_demonstrated() {
 fn transcripts_and_data_are_not_given_together() {
     let transcripts = ["sft", "--out", "none", "--transcripts", "none.jsonl"];
     for data in [["--data", "data"], ["--databases", "zoo_2"]] {
-        let output = sqlenv(&transcripts).args(data).output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{printed}");
+        let printed = fail(sqlenv(&transcripts).args(data), 2);
         assert!(printed.contains("cannot be used with"), "{printed}");
     }
 }

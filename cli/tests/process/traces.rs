@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status, transport::Server};
 
 use crate::{
     http::free_address,
-    program::{Running, serve_with, sqlenv},
+    program::{Running, serve_with, smoke_learner, sqlenv},
 };
 
 /// What the test reads of a span.
@@ -169,17 +169,8 @@ fn traced_run(collector: &str) -> Running {
     };
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");
-    let listen = ["--listen", "127.0.0.1:0"];
-    let (env_node, env) = serve_with(&mut traced(&[&["env-node"], &listen[..]].concat()));
-    let run = [
-        "--env",
-        &env,
-        "--run-dir",
-        run_dir.to_str().unwrap(),
-        "--preset",
-        "smoke",
-    ];
-    let learner = [&["learner"], &listen[..], &run].concat();
+    let (env_node, env) = serve_with(&mut traced(&["env-node", "--listen", "127.0.0.1:0"]));
+    let learner = smoke_learner(&env, run_dir.to_str().unwrap());
     let (mut learner, address) = serve_with(&mut traced(&learner));
     let actor = traced(&["actor", "--env", &env, "--learner", &address]).spawn();
     let mut actor = Running(actor.unwrap());

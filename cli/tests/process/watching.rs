@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use crate::{
     http::{free_address, get, request},
-    program::{Running, serve, sqlenv, start_actor},
+    program::{Running, serve, smoke_learner, sqlenv, start_actor},
+    success::{fail, succeed},
 };
 
 const HOSTILE: &str = "<script>\u{1b}]0;stolen\u{7}</script>";
@@ -67,21 +68,8 @@ fn a_run_is_followed_on_its_page_in_a_terminal_and_by_the_doctor() {
             .unwrap(),
     );
     sleep(Duration::from_millis(500));
-    let args = [
-        "learner",
-        "--listen",
-        "127.0.0.1:0",
-        "--env",
-        &env,
-        "--run-dir",
-        run_dir.to_str().unwrap(),
-        "--admin",
-        &admin,
-        "--preset",
-        "smoke",
-        "--set",
-        "learner.steps=6",
-    ];
+    let mut args = smoke_learner(&env, run_dir.to_str().unwrap());
+    args.extend(["--admin", &admin, "--set", "learner.steps=6"]);
     let (mut learner, learner_address) = serve(&args);
     join_as_stranger(&env, &learner_address);
     // No actor has played the evaluation of the base policy.
@@ -194,9 +182,7 @@ fn the_admin_port_of_a_run_in_one_process_must_be_free() {
         "--runs-dir",
         runs.to_str().unwrap(),
     ];
-    let output = sqlenv(&args).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let text = fail(&mut sqlenv(&args), 1);
     assert!(text.contains("choose another with --admin"), "{text}");
     assert!(!runs.exists(), "a run that cannot start left a folder");
 }
@@ -269,9 +255,7 @@ fn check_doctor(address: &str) {
         (address.replace("http", "https"), 2, "http only"),
         ("127.0.0.1:1".to_owned(), 1, "refused"),
     ] {
-        let output = sqlenv(&["doctor", &address]).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code));
+        let text = fail(&mut sqlenv(&["doctor", &address]), code);
         assert!(text.contains(remedy), "{text}");
     }
 }
@@ -312,9 +296,7 @@ fn check_lines(watching: &mut Running) {
 /// The folder shows the same, and what is wrong with a run that is made to be wrong.
 fn check_folder(run_dir: &Path) {
     let path = run_dir.to_str().unwrap();
-    let watched = sqlenv(&["watch", path]).output().unwrap();
-    let text = String::from_utf8_lossy(&watched.stdout);
-    assert!(watched.status.success());
+    let text = succeed(&mut sqlenv(&["watch", path]));
     assert!(
         text.contains("step 6/6") && text.contains("has finished"),
         "{text}"

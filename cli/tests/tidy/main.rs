@@ -1,15 +1,12 @@
-//! Checks the code against the rules of ARCHITECTURE.md: dependencies, pure files, import circles,
-//! names and line widths.
+//! Checks the code against the rules of ARCHITECTURE.md (dependencies, pure files and line widths),
+//! and what documents name.
 
 #![allow(
     clippy::unwrap_used,
     reason = "a helper of a test fails as the test does"
 )]
 
-mod circles;
 mod documents;
-mod imports;
-mod names;
 mod picture;
 mod pure;
 mod width;

@@ -1,7 +1,7 @@
 //! Checks that pure files are deterministic functions of their arguments. A file is pure if its
 //! opening comment has the sentence "Pure.", and so are the files in its folder.
 
-use crate::{SourceFile, imports, picture::picture, sources};
+use crate::{SourceFile, picture::picture, sources};
 
 /// What a pure file must not use.
 const BANNED: [&str; 15] = [
@@ -46,25 +46,31 @@ fn is_of(file: &SourceFile, module: &str) -> bool {
     rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
-/// Returns the paths in the code of a file that begin with a banned one.
-fn impurities(file: &SourceFile) -> Vec<String> {
-    let roots: Vec<&str> = BANNED
-        .iter()
-        .map(|path| path.split("::").next().unwrap())
-        .collect();
-    let paths = imports::paths(&file.code(), &roots);
-    let paths = paths.into_iter().map(|path| path.join("::"));
+/// Returns the banned paths that the code of a file uses. Braces may separate the parts of a path
+/// in an import, so there all words count, wherever they stand.
+fn impurities(file: &SourceFile) -> Vec<&'static str> {
+    let code = file.code();
+    let is_separator = |it: char| !it.is_alphanumeric() && it != '_';
+    let statements = code.split(';').map(|statement| {
+        let words = statement.split(is_separator);
+        words.filter(|word| !word.is_empty()).collect()
+    });
+    let statements: Vec<Vec<&str>> = statements.collect();
+    let is_used = |banned: &str| {
+        let path: Vec<&str> = banned.split("::").collect();
+        statements.iter().any(|words| match words.contains(&"use") {
+            true => path.iter().all(|part| words.contains(part)),
+            false => words.windows(path.len()).any(|window| window == path),
+        })
+    };
     let is_exception = |banned: &str| {
         let mut exceptions = EXCEPTIONS.iter();
         exceptions.any(|(of, excepted, _)| *of == file.path && *excepted == banned)
     };
-    let is_banned = |path: &String| {
-        let path = format!("{path}::");
-        BANNED
-            .iter()
-            .any(|banned| path.starts_with(&format!("{banned}::")) && !is_exception(banned))
-    };
-    paths.filter(is_banned).collect()
+    let banned = BANNED.into_iter();
+    banned
+        .filter(|path| is_used(path) && !is_exception(path))
+        .collect()
 }
 
 #[test]
@@ -105,11 +111,27 @@ fn a_mark_counts_for_the_folder_of_its_file() {
 }
 
 #[test]
-fn an_impure_file_is_found() {
-    let text = "use std::{fmt, time::{Duration, Instant}};\nfn f() { std::env::var(\"A\"); }";
-    let file = SourceFile {
-        path: String::new(),
-        text: text.to_owned(),
-    };
-    assert_eq!(impurities(&file), ["std::time::Instant", "std::env::var"]);
+fn banned_paths_are_found_in_imports_and_expressions() {
+    let cases: [(&str, &[&str]); 3] = [
+        (
+            "use std::{fmt, time::{Duration, Instant}, thread};",
+            &["std::thread", "std::time::Instant"],
+        ),
+        (
+            "fn f() { std::env::var(\"A\"); g(std::time::Instant::now()) }",
+            &["std::env", "std::time::Instant"],
+        ),
+        // The words of `std::env` and `rand::rng` are here, and the paths are not.
+        (
+            "use std::fmt; use a::env; fn f(rng: &mut impl rand::Rng) { std::mem::take(env) }",
+            &[],
+        ),
+    ];
+    for (text, expected) in cases {
+        let file = SourceFile {
+            path: String::new(),
+            text: text.to_owned(),
+        };
+        assert_eq!(impurities(&file), expected, "{text}");
+    }
 }

@@ -9,33 +9,8 @@ use crate::read;
 const DASHBOARD: &str = "deploy/grafana/dashboards/sqlenv.json";
 pub(crate) const ALERTS: &str = "deploy/prometheus/alerts.yml";
 
-/// What is an identifier in PromQL and no metric, unless it is a function, which a parenthesis
-/// follows.
-const KEYWORDS: [&str; 13] = [
-    "and",
-    "bool",
-    "by",
-    "group_left",
-    "group_right",
-    "ignoring",
-    "inf",
-    "nan",
-    "offset",
-    "on",
-    "or",
-    "unless",
-    "without",
-];
-
-/// The keywords that a list of labels may follow.
-const LABEL_LISTS: [&str; 6] = [
-    "by",
-    "group_left",
-    "group_right",
-    "ignoring",
-    "on",
-    "without",
-];
+/// What the names of the project's metrics begin with: their crate.
+pub(crate) const CRATE_PREFIXES: [&str; 3] = ["actor_", "env_", "learner_"];
 
 /// Returns the expressions of the dashboard.
 pub(crate) fn of_dashboard() -> Vec<String> {
@@ -95,69 +70,36 @@ pub(crate) fn metric_names(expression: &str) -> BTreeSet<String> {
 }
 
 /// Returns the selectors of an expression without their ranges: metrics with their label matchers.
+/// A metric is a word with label matchers, or with the prefix of a crate or of the metrics that
+/// Prometheus's libraries give to every process, which no label, keyword or function has.
 pub(crate) fn selectors(expression: &str) -> BTreeSet<String> {
     let is_word = |it: char| it.is_ascii_alphanumeric() || it == '_';
+    let prefixes = CRATE_PREFIXES.iter().chain([&"process_"]);
     let mut selectors = BTreeSet::new();
     let mut rest = expression;
-    while let Some(start) = rest.find(|it| is_word(it) || it == '"' || it == '[') {
+    while let Some(start) = rest.find(is_word) {
         rest = &rest[start..];
-        if let Some(text) = rest.strip_prefix('"') {
-            rest = after(text, '"');
-            continue;
-        }
-        if rest.starts_with('[') {
-            rest = after(rest, ']');
-            continue;
-        }
-        let end = rest.find(|it| !is_word(it)).unwrap_or(rest.len());
-        let (word, following) = rest.split_at(end);
-        let next = following.trim_start();
-        let has_labels = LABEL_LISTS.contains(&word) && next.starts_with('(');
-        rest = match next.chars().next() {
-            Some('{') => after(next, '}'),
-            Some('(') if has_labels => after(next, ')'),
-            _ => following,
+        let word = rest.find(|it| !is_word(it)).unwrap_or(rest.len());
+        let matchers = match rest[word..].starts_with('{') {
+            true => rest[word..].find('}').unwrap() + 1,
+            false => 0,
         };
-        let is_number = word.starts_with(|it: char| it.is_ascii_digit());
-        let is_keyword = KEYWORDS.contains(&word.to_lowercase().as_str());
-        let is_function = ["(", "by", "without"].iter().any(|it| next.starts_with(it));
-        if !is_function && !is_number && !is_keyword {
-            let matchers = &following[..following.len() - rest.len()];
-            selectors.insert(format!("{word}{}", matchers.trim()));
+        let (selector, after) = rest.split_at(word + matchers);
+        if matchers > 0 || prefixes.clone().any(|it| selector.starts_with(it)) {
+            selectors.insert(selector.to_owned());
         }
+        rest = after;
     }
     selectors
 }
 
-/// Returns what follows the first `end` in a text.
-fn after(text: &str, end: char) -> &str {
-    text.split_once(end).unwrap().1
-}
-
 #[test]
-fn names_are_found_in_expressions() {
-    let names = |expression| metric_names(expression).into_iter().collect::<Vec<_>>();
-    assert_eq!(
-        names(r#"sum by (le, call) (rate(a_b_bucket{call="x", d=~"e|f"}[5m])) / 2 > 0.5"#),
-        ["a_b_bucket"]
-    );
-    assert_eq!(
-        names("max(a) - on() group_right() b unless (c == 1) and on(instance) d offset 5m"),
-        ["a", "b", "c", "d"].map(str::to_owned)
-    );
-    assert_eq!(
-        names("avg_over_time((x_ratio >= 0)[15m:15s]) > 1e3"),
-        ["x_ratio"]
-    );
-    assert_eq!(
-        names(r#"label_replace(x_total, "reason", "a by (b)", "", "") or absent(y)"#),
-        ["x_total", "y"]
-    );
-}
-
-#[test]
-fn selectors_keep_their_label_matchers() {
-    let text = r#"sum by (le) (rate(a_total{call=~"x|y", z="[1]"}[5m:15s])) / b > 1"#;
+fn metrics_are_found_with_their_label_matchers() {
+    let text = r#"sum by (le) (rate(env_a_total{call=~"x|y", z="[1]"}[5m:15s]))
+                  / on(job) group_right() process_b unless (up{job="j"} == 1e3) offset 5m"#;
     let found: Vec<String> = selectors(text).into_iter().collect();
-    assert_eq!(found, [r#"a_total{call=~"x|y", z="[1]"}"#, "b"]);
+    let env = r#"env_a_total{call=~"x|y", z="[1]"}"#;
+    assert_eq!(found, [env, "process_b", r#"up{job="j"}"#]);
+    let names: Vec<String> = metric_names(text).into_iter().collect();
+    assert_eq!(names, ["env_a_total", "process_b", "up"]);
 }

@@ -16,7 +16,7 @@ use crate::{
     described,
     http::{free_address, get},
     names::{base, used},
-    program::{Running, serve, sqlenv, start_actor},
+    program::{Running, serve, smoke_learner, sqlenv, start_actor},
     promtool::check_scrape,
 };
 
@@ -57,9 +57,8 @@ impl Roles {
         ]);
         let run_dir = dir.join("run");
         let steps = format!("learner.steps={steps}");
-        let mut args = vec!["learner", "--listen", "127.0.0.1:0", "--env", &env];
-        args.extend(["--run-dir", run_dir.to_str().unwrap()]);
-        args.extend(["--admin", &admin["learner"], "--preset", "smoke"]);
+        let mut args = smoke_learner(&env, run_dir.to_str().unwrap());
+        args.extend(["--admin", &admin["learner"]]);
         for setting in SETTINGS.iter().chain([&steps.as_str()]) {
             args.extend(["--set", setting]);
         }

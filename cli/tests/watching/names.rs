@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     described::{Described, all},
-    expressions::{alerts, field, metric_names, of_alerts, of_dashboard},
+    expressions::{CRATE_PREFIXES, alerts, field, metric_names, of_alerts, of_dashboard},
     read,
 };
 
@@ -49,9 +49,7 @@ fn every_name_in_dashboard_and_alerts_is_a_metric() {
 #[test]
 fn names_follow_the_conventions_of_prometheus() {
     for (name, Described { kind, text }) in all() {
-        let has_prefix = ["env_", "actor_", "learner_"]
-            .iter()
-            .any(|it| name.starts_with(it));
+        let has_prefix = CRATE_PREFIXES.iter().any(|it| name.starts_with(it));
         assert!(has_prefix, "{name} has no crate as prefix");
         assert_eq!(
             name.ends_with("_total"),
