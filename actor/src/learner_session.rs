@@ -3,8 +3,7 @@
 //! Invariant: every call names the run, and every call is safe to repeat.
 
 use proto::{
-    CLAIM_WAIT, LearnerClient, MAX_GROUP_BYTES,
-    codec::Encoded,
+    CLAIM_WAIT, Encoded, LearnerClient, MAX_GROUP_BYTES,
     v1::{
         ActorIdentity, ActorReport, ClaimRequest, EvaluationClaim, GroupClaim,
         SubmitEvaluationRequest, SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,

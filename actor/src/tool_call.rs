@@ -172,7 +172,7 @@ mod tests {
 
     const SELECT_1: (&str, &str) = ("QUERY", "SELECT 1");
 
-    /// `tests/tool_calls.rs` checks the completions that TRL 1.16.0 `parse_response` parsed.
+    /// Completions that are not among those of TRL 1.16.0 in `tests/tool_calls.rs`.
     const CALLS: &[(&str, (&str, &str))] = &[
         (
             "<tool_call>{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}</tool_call><tool_call>{\"name\": \"answer\", \"arguments\": {}}</tool_call>",

@@ -37,11 +37,11 @@ pub enum DataError {
     },
 }
 
-/// Why a record cannot become a question.
+/// Why a query has no result, or why the record with it cannot become a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) reason: String,
-    /// Whether the record is wrong: see [`crate::LeftOut`].
+    /// Whether the query or the record is wrong: see [`crate::LeftOut`].
     pub(crate) is_wrong: bool,
 }
 

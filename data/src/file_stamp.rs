@@ -68,7 +68,7 @@ impl HashedFile {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn compare(&mut self, path: &Path) -> io::Result<bool> {
+    pub fn has_same_content(&mut self, path: &Path) -> io::Result<bool> {
         let found = FileStamp::of(&path.metadata()?)?;
         if found == self.other.unwrap_or(self.same) {
             return Ok(self.other.is_none());

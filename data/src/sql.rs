@@ -123,9 +123,9 @@ impl GoldDatabase {
     /// Runs one query to completion.
     ///
     /// # Errors
-    /// Returns the reason, which continues "the query". The query is wrong if it does not compile:
-    /// it is no query, SQLite's message, or what it may not use. Otherwise it has no result: the
-    /// spent budget, too many rows, or text that is not UTF-8.
+    /// [`Refused::reason`] continues "the query". The query is wrong if it does not compile: it is
+    /// not one SELECT, SQLite rejects it, or it uses what it may not. Otherwise it has no result:
+    /// it spends the budget, or returns too many rows, too many bytes or text that is not UTF-8.
     pub(crate) fn run(&self, sql: &str) -> Result<GoldResult, Refused> {
         self.tables_read.lock().clear();
         let mut statement = self.prepare(sql).map_err(Refused::wrong)?;

@@ -71,7 +71,7 @@ impl Database {
         let (name, path) = (name.clone(), path.clone());
         let mut hashed = self.hashed.lock();
         let before = hashed.changes();
-        match hashed.compare(&path) {
+        match hashed.has_same_content(&path) {
             Ok(true) => Ok(hashed.changes()),
             Ok(false) => {
                 let changed = EnvError::ChangedDatabase { name, path };

@@ -107,7 +107,7 @@ async fn the_import_knows_the_limits_of_the_environment() {
     assert!(notes.iter().any(|it| it.contains(&part)), "{notes:?}");
 }
 
-/// A database with longer rows has longer values. Those of a view may be longer still.
+/// The longest row of a table raises the limit of a value. A longer value of a view is refused.
 #[tokio::test]
 async fn the_import_knows_that_long_rows_raise_a_limit() {
     let schema = "CREATE TABLE texts (id INTEGER PRIMARY KEY, body TEXT);

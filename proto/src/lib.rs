@@ -8,8 +8,8 @@
 
 mod bearer_token;
 pub mod chunks;
-pub mod codec;
 mod dial;
+mod encoded;
 mod endpoints;
 mod failover;
 mod log_pacing;
@@ -26,8 +26,8 @@ mod transport;
 use std::time::Duration;
 
 pub use bearer_token::{BearerToken, RequireToken, credentials_of};
-pub use codec::{EncodedEvaluation, EncodedGroup};
 pub use dial::{Credentials, FileError, TransportError};
+pub use encoded::{Encoded, EncodedEvaluation, EncodedGroup};
 pub use endpoints::{Endpoints, latency_quantile};
 pub use log_pacing::{RareWarning, WaitReminder};
 pub use replay::MAX_REPLAYED_ACTIONS;

@@ -215,8 +215,8 @@ impl Actor {
                 Some(Outcome::Group(claim)) => Work::Group(claim),
                 Some(Outcome::Evaluation(claim)) => Work::Evaluation(claim),
                 Some(Outcome::Wait(wait)) => {
-                    // With work in progress it is the learner that waits, perhaps for an env-node
-                    // that this actor does not reach.
+                    // While this actor has work in progress, the learner waits for its result. The
+                    // actor may wait for an env-node that it cannot reach.
                     if self.in_progress.is_empty()
                         && let Some(waited) = reminder.due(Instant::now().into_std())
                     {

@@ -3,8 +3,8 @@
 use std::{fs, path::Path};
 
 use crate::{
+    outcomes::{fail, succeed},
     program::{serve, smoke_learner, sqlenv},
-    success::{fail, succeed},
 };
 
 /// Checks that a command fails, with any exit code, and that its error has these parts.

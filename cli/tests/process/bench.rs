@@ -1,6 +1,6 @@
 //! Tests that the benchmarks run and print their tables. No test checks a speed.
 
-use crate::{program::sqlenv, success::succeed};
+use crate::{outcomes::succeed, program::sqlenv};
 
 /// Runs a benchmark and returns the cells of its table.
 fn table(args: &[&str]) -> Vec<Vec<String>> {

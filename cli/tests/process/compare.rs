@@ -15,7 +15,7 @@ use axum::{
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
 
-use crate::{evaluation::evaluations, program::sqlenv, success::succeed};
+use crate::{evaluation::evaluations, outcomes::succeed, program::sqlenv};
 
 /// Runs `compare` and returns its exit code, its output and the JSON that it wrote.
 fn compare(args: &[&str]) -> (Option<i32>, String, Value) {

@@ -3,8 +3,8 @@
 use std::{fs, path::Path, process::Output};
 
 use crate::{
+    outcomes::{fail, succeed},
     program::sqlenv,
-    success::{fail, succeed},
 };
 
 fn run(args: &[&str]) -> Output {

@@ -11,8 +11,8 @@ use std::{
 
 use crate::{
     endings::signal,
+    outcomes::{fail, succeed},
     program::{Running, sqlenv},
-    success::{fail, succeed},
 };
 
 fn output(args: &[&str]) -> (bool, String) {

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::{
     evaluation::weights,
+    outcomes::{fail, succeed},
     program::{Running, serve, serve_with_log, smoke_learner, sqlenv, start_actor},
     second_learner::{TRAINED_ALONE, learner_args},
-    success::{fail, succeed},
 };
 
 /// Sends a signal, such as `INT`.

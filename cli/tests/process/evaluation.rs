@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::{
     http::free_address,
+    outcomes::succeed,
     program::{serve, sqlenv, start_actor},
-    success::succeed,
 };
 
 const SETTINGS: [&str; 9] = [

@@ -6,8 +6,8 @@ use std::fs;
 use serde_json::Value;
 
 use crate::{
+    outcomes::{fail, succeed},
     program::sqlenv,
-    success::{fail, succeed},
 };
 
 #[test]

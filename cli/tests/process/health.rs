@@ -9,8 +9,8 @@ use std::{
 
 use crate::{
     http::free_address,
+    outcomes::{fail, succeed},
     program::{serve, sqlenv},
-    success::{fail, succeed},
 };
 
 fn health(address: &str) -> Command {

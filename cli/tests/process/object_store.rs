@@ -16,9 +16,9 @@ use crate::{
     endings::signal,
     evaluation::{evaluations, weights},
     http::{free_address, request},
+    outcomes::{fail, succeed},
     program::{Running, serve, serve_with, serve_with_log, sqlenv, start_actor},
     second_learner::{TRAINED_ALONE, learner_args},
-    success::{fail, succeed},
 };
 
 /// A server of S3's protocol with the empty bucket `runs`.

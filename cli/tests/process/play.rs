@@ -9,8 +9,8 @@ use std::{
 use rusqlite::Connection;
 
 use crate::{
+    outcomes::{fail, succeed},
     program::{serve, sqlenv},
-    success::{fail, succeed},
 };
 
 const SCHEMA: &str = "

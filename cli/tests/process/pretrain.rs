@@ -9,8 +9,8 @@ use std::{
 
 use crate::{
     evaluation::weights,
+    outcomes::{fail, succeed},
     program::{Running, sqlenv},
-    success::{fail, succeed},
 };
 
 /// Two shards of a few databases. The second one has messy schemas, too.

@@ -59,8 +59,8 @@ pub(crate) fn serve_with_log(command: &mut Command) -> (Running, String, JoinHan
     (Running(child), address, log)
 }
 
-/// Returns the arguments of a learner of a small run, which serves on a free port. The run folder
-/// is the last one.
+/// Returns the arguments of a learner of a small run, which serves on a free port. The last
+/// argument is the run folder.
 pub(crate) fn smoke_learner<'a>(env: &'a str, run_dir: &'a str) -> Vec<&'a str> {
     let mut args = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
     args.extend(["--env", env, "--run-dir", run_dir]);

@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::{
     endings::signal,
     evaluation::weights,
+    outcomes::succeed,
     program::{Running, sqlenv},
-    success::succeed,
 };
 
 fn train(runs_dir: &Path, name: &str, more: &[&str]) {

@@ -9,9 +9,9 @@ use std::{
 use crate::{
     evaluation::weights,
     http::free_address,
+    outcomes::{fail, succeed},
     program::{Running, serve, serve_with, smoke_learner, sqlenv, start_actor},
     reproducible::assert_no_mismatch,
-    success::{fail, succeed},
 };
 
 /// A run of 6 small steps with two actors. One is killed (SIGKILL) after the first step, and a

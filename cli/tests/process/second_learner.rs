@@ -4,8 +4,8 @@ use std::{fs, sync::LazyLock};
 
 use crate::{
     evaluation::weights,
+    outcomes::{fail, succeed},
     program::{serve, serve_with_log, sqlenv, start_actor},
-    success::{fail, succeed},
 };
 
 pub(crate) const SETTINGS: [&str; 6] = [

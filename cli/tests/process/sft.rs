@@ -9,8 +9,8 @@ use std::{
 
 use crate::{
     endings::signal,
+    outcomes::{fail, succeed},
     program::{Running, sqlenv},
-    success::{fail, succeed},
 };
 
 /// Imitates the oracle, its corrections and the mixed demonstrators, in some seconds.

@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::{
     http::{free_address, get, request},
+    outcomes::{fail, succeed},
     program::{Running, serve, smoke_learner, sqlenv, start_actor},
-    success::{fail, succeed},
 };
 
 const HOSTILE: &str = "<script>\u{1b}]0;stolen\u{7}</script>";

@@ -1,5 +1,5 @@
-//! Checks the code against the rules of ARCHITECTURE.md (dependencies, pure files and line widths),
-//! and what documents name.
+//! Checks dependencies and pure files against ARCHITECTURE.md, the width of lines, and that the
+//! files, tests and settings exist that documents name.
 
 #![allow(
     clippy::unwrap_used,

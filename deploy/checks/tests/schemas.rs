@@ -13,7 +13,7 @@ fn every_document_fits_its_schema() {
     }
 }
 
-/// Nothing else checks the fields of a JobSet: kubernetes-validate does not know it.
+/// kubernetes-validate does not know JobSet, so only the schemas of this crate find such mistakes.
 #[test]
 fn mistakes_in_a_jobset_are_caught() {
     let documents = render(&root().join("deploy/kubernetes/overlays/spot"));

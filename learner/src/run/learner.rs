@@ -62,7 +62,8 @@ pub enum TrainEvent {
 
 /// An event, and the sender by which its reader says that the event is recorded. A reader that
 /// cannot record it drops the sender and stops the run. After a step that is not recorded the run
-/// writes no checkpoint, since a resumed run repeats and records what lies behind the last one.
+/// writes no checkpoint. A resumed run then repeats the steps after the last checkpoint, and
+/// records them.
 pub type ReportedEvent = (TrainEvent, oneshot::Sender<()>);
 
 /// Where a run is kept.
@@ -184,10 +185,10 @@ impl Learner {
         self.context.end(RunEnd::Closed);
     }
 
-    /// Trains until the last step or `shutdown`, reporting to `events`, and returns the number of
-    /// steps made in all. A shutdown ends the running step before it is made. A run can be trained
-    /// once in the life of a `Learner`. Logs the [warnings](crate::LearnerConfig::warnings) of its
-    /// settings.
+    /// Trains until the last step, until `shutdown`, or until an evaluation cannot be recorded.
+    /// Reports to `events`, and returns the number of steps made in all. A shutdown ends the
+    /// running step before it is made. A run can be trained once in the life of a `Learner`. Logs
+    /// the [warnings](crate::LearnerConfig::warnings) of its settings.
     ///
     /// # Errors
     /// The settings want demonstrations, and nobody gives them. Or a step or a checkpoint failed,

@@ -37,14 +37,14 @@ pub(crate) struct Run {
     pub(crate) context: Arc<RunContext>,
     pub(crate) trainer: Trainer,
     pub(crate) events: mpsc::Sender<ReportedEvent>,
-    /// Get a message each when the reader has recorded an event: those of the steps since the last
-    /// checkpoint, and of that checkpoint.
+    /// Each receives a message when the reader has recorded its event. There is one for the last
+    /// checkpoint, and one for each step since.
     pub(crate) reported: Vec<oneshot::Receiver<()>>,
 }
 
 impl Run {
-    /// Makes the steps that are left, or those before a stop, and returns how many were made in
-    /// all.
+    /// Makes the steps that are left, or those before a stop or before an evaluation that cannot be
+    /// recorded. Returns how many were made in all.
     pub(crate) fn all_steps(&mut self) -> Result<u64> {
         let steps = self.context.config.steps;
         let version = self.context.intake.version();
@@ -275,8 +275,8 @@ impl Run {
     /// until the reader has recorded all events: a resumed run does not make these steps again.
     ///
     /// # Errors
-    /// [`LearnerError::Unrecorded`] if it could not or is gone; or the checkpoint cannot be
-    /// written.
+    /// [`LearnerError::Unrecorded`] if the reader could not record an event or is gone. Or the
+    /// checkpoint cannot be written.
     fn checkpoint(&mut self) -> Result<u64> {
         let context = &self.context;
         let (next_group_index, journal_offset) = context.intake.cursor();
@@ -320,8 +320,8 @@ impl Run {
         Ok(step)
     }
 
-    /// Reports an event. Waits for a slow reader. Returns what gets a message when the event is
-    /// recorded, and an error if it cannot be, or if the reader is gone.
+    /// Reports an event. Waits for a slow reader. The receiver gets a message when the event is
+    /// recorded, and an error if it cannot be recorded or the reader is gone.
     fn emit(&self, event: TrainEvent) -> oneshot::Receiver<()> {
         let (sender, mut recorded) = oneshot::channel();
         let sent = self.events.blocking_send((event, sender));

@@ -125,7 +125,7 @@ async fn a_step_waits_until_the_evaluation_before_it_is_recorded() {
     assert!(learner.is_evaluating());
     assert_eq!(learner.snapshot().policy_version, 2);
     drop(unrecorded);
-    // It waits until its checkpoint's event is seen.
+    // The channel closes when the run has ended.
     while let Some((_, recorded)) = events.recv().await {
         let _ = recorded.send(());
     }

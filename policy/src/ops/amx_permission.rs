@@ -15,8 +15,8 @@ impl Permission {
             .then_some(Self(()))
     }
 
-    /// Returns a permission for tests, which need none: where the process has no tiles, a loop
-    /// takes the place of their instructions.
+    /// Returns a permission for tests, also where the process may not use tiles: there a loop takes
+    /// the place of the instructions.
     #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
     pub(super) fn of_test() -> Self {
         Self(())

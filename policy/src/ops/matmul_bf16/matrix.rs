@@ -15,8 +15,8 @@ pub(crate) const BLOCK: usize = 32;
 pub(super) const BLOCK_ROWS: usize = 16;
 
 impl View<'_, bf16> {
-    /// Writes the rows one after the other in f32, each padded with zeros to `padded` values, which
-    /// are whole blocks.
+    /// Writes the rows one after the other in f32, each padded with zeros to `padded` values: the
+    /// columns, rounded up to whole blocks. Either the rows or the columns are contiguous.
     pub(super) fn widen(self, padded: usize, wide: &mut Vec<f32>) {
         wide.resize(self.rows * padded, 0.0);
         if !wide.is_empty() {

@@ -23,7 +23,7 @@ pub(crate) fn fail(command: &mut Command, code: i32) -> String {
 }
 
 impl Running {
-    /// Waits until something is reached, before which the process must not end.
+    /// Waits until `is_reached` returns true. Panics if the process ends before.
     #[track_caller]
     pub(crate) fn until(&mut self, is_reached: impl Fn() -> bool) {
         while !is_reached() {
