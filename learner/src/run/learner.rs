@@ -191,7 +191,7 @@ impl Learner {
     /// the [warnings](crate::LearnerConfig::warnings) of its settings.
     ///
     /// # Errors
-    /// The settings want demonstrations, and nobody gives them. Or a step or a checkpoint failed,
+    /// The settings need demonstrations, and nobody gives them. Or a step or a checkpoint failed,
     /// or an event before a checkpoint could not be recorded; what was written before is whole.
     pub async fn train(
         &self,
