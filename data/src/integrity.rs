@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, ffi};
 
-use crate::sql::{limit_steps, open_immutable};
+use crate::sql::{NAME_NOT_UTF8, check_names, limit_steps, open_immutable};
 use crate::{DataError, DatabaseFile, Dataset};
 
 const MOST_LINES: u8 = 5;
@@ -22,7 +23,7 @@ const STEPS: u64 = 20_000_000;
 /// The longest value of a virtual column. One instruction may take long to compute a longer one.
 const MAX_COMPUTED_BYTES: i32 = 1 << 20;
 /// What is found if these do not suffice.
-pub(crate) const TOO_LONG: &str = "takes too long to check";
+const TOO_LONG: &str = "takes too long to check";
 
 /// Returns what is wrong with the files of a dataset, a line each: damaged databases, databases
 /// that the environment would read otherwise, and records that are wrong. A line names the file,
@@ -45,15 +46,11 @@ fn database_faults(file: &DatabaseFile) -> Result<Vec<String>, DataError> {
     let mut connection = open_immutable(&file.path).map_err(DataError::sqlite(&file.path))?;
     let mut faults: Vec<String> = damage_of(&mut connection, &file.path)
         .into_iter()
-        .map(|found| match found.as_str() {
-            TOO_LONG => {
-                format!("{name}: {path} {found}; make its tables again without computed columns")
+        .map(|found| match obstacle(&found) {
+            Some(obstacle) => format!("{name}: {path}: {obstacle}"),
+            None => {
+                format!("{name}: the file is damaged: {found}; restore {path} from a copy of it")
             }
-            _ if needs_application(&found) => format!(
-                "{name}: the schema of {path} needs its own application: {found}; make the table \
-                 again without that"
-            ),
-            _ => format!("{name}: the file is damaged: {found}; restore {path} from a copy of it"),
         })
         .collect();
     if let Some(log) = unread_log(&file.path) {
@@ -67,10 +64,11 @@ fn database_faults(file: &DatabaseFile) -> Result<Vec<String>, DataError> {
 }
 
 /// Returns the write-ahead log or the rollback journal beside a database, unless it is empty or
-/// its transaction has ended.
+/// its transaction has ended. SQLite keeps it beside the file that a link leads to.
 pub fn unread_log(path: &Path) -> Option<PathBuf> {
+    let file = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     ["-wal", "-journal"].into_iter().find_map(|suffix| {
-        let mut name = path.as_os_str().to_owned();
+        let mut name = file.as_os_str().to_owned();
         name.push(suffix);
         let log = PathBuf::from(name);
         let is_open = match suffix {
@@ -102,7 +100,33 @@ pub(crate) fn needs_application(found: &str) -> bool {
     missing.iter().any(|it| found.contains(it))
 }
 
+/// Returns whether a finding is no damage: a row has a value that its column does not allow.
+fn contradicts_declaration(found: &str) -> bool {
+    let kind = found.split_once(" value in ").map_or("", |(kind, _)| kind);
+    ["NULL", "NUMERIC", "TEXT"].contains(&kind) || kind.starts_with("non-")
+}
+
+/// Returns what is wrong with a database and what to do, unless the finding is damage.
+pub(crate) fn obstacle(found: &str) -> Option<String> {
+    Some(match found {
+        TOO_LONG => {
+            format!("the database {found}; make its tables again without computed columns")
+        }
+        _ if needs_application(found) => format!(
+            "its schema needs its own application ({found}); make the table again without that"
+        ),
+        // SQLite plans queries by the declaration: with NOT NULL, `IS NULL` finds no row.
+        _ if contradicts_declaration(found) => format!(
+            "rows contradict the declaration of their table ({found}), so queries may have wrong \
+             results; correct the rows or the declaration"
+        ),
+        _ if found.contains(NAME_NOT_UTF8) => format!("{found}; rename it"),
+        _ => return None,
+    })
+}
+
 /// Looks for damage in all pages of an open database, and returns what SQLite finds, a line each.
+/// Afterwards the connection has no module of virtual tables, and only serves to copy the database.
 pub(crate) fn damage_of(connection: &mut Connection, path: &Path) -> Vec<String> {
     // A log may hold most of the rows. Its header could state any number of pages, so the sizes of
     // the files count.
@@ -130,8 +154,8 @@ pub(crate) fn damage_of(connection: &mut Connection, path: &Path) -> Vec<String>
 /// Limits the length of values if the schema has virtual columns, and returns the limit before.
 /// Without such columns the check computes no value, and the tables may store long ones.
 fn limit_computed(connection: &Connection) -> Option<i32> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_list AS t, pragma_table_xinfo(t.name) AS \
-               c WHERE t.schema = 'main' AND t.type = 'table' AND c.hidden = 2)";
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_master AS t, pragma_table_xinfo(t.name) AS c \
+               WHERE t.type = 'table' AND t.rootpage > 0 AND c.hidden = 2)";
     // Where the schema cannot be read, the check says why.
     let has_virtual = connection.query_row(sql, [], |row| row.get(0));
     let limit = || {
@@ -144,7 +168,11 @@ fn limit_computed(connection: &Connection) -> Option<i32> {
 
 fn quick_check(connection: &mut Connection, budget: u64) -> rusqlite::Result<Vec<String>> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    // Queries do not depend on CHECK constraints, and rows may be older than these.
+    connection.execute_batch("PRAGMA ignore_check_constraints = ON")?;
+    drop_modules(connection)?;
     limit_steps(connection, budget)?;
+    check_names(connection)?;
     let mut statement = connection.prepare(&format!("PRAGMA quick_check({MOST_LINES})"))?;
     let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
     let lines = lines.collect::<rusqlite::Result<Vec<_>>>()?;
@@ -154,4 +182,17 @@ fn quick_check(connection: &mut Connection, budget: u64) -> rusqlite::Result<Vec
         0 => vec!["it has no table".to_owned()],
         _ => lines,
     })
+}
+
+/// Keeps the check from opening virtual tables. It would fail as a whole where one needs something
+/// of its application, such as a tokenizer, and agents do not see them.
+fn drop_modules(connection: &Connection) -> rusqlite::Result<()> {
+    // SAFETY: the handle is open; in place of a list of modules to keep there may be null. Some
+    // functions of FTS would use what is freed here, and nothing calls them: they are not
+    // deterministic, so generated columns and indexes may not, and CHECK constraints are off.
+    let code = unsafe { ffi::sqlite3_drop_modules(connection.handle(), null_mut()) };
+    match code {
+        ffi::SQLITE_OK => Ok(()),
+        code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
+    }
 }

@@ -23,14 +23,14 @@ use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, PrepFlags, Statement, ffi};
 
 use crate::error::Refused;
-use crate::sql_text::{SqlToken, first_keyword, normal_form, sql_tokens};
+use crate::sql_text::{first_keyword, has_another_statement, normal_form};
 use crate::{DataError, text};
 
 pub(crate) use agents::{MAX_COLUMNS, SHOWN_ROWS};
 pub use agents::{STATEMENT_LIMITS, longest_row_sql};
 pub use clock::{FIXED_CLOCK, register_fixed_clock};
 pub use functions::{is_reserved_table, is_sql_function};
-pub(crate) use opening::limit_steps;
+pub(crate) use opening::{NAME_NOT_UTF8, check_names, limit_steps};
 pub use opening::{harden, open_immutable};
 pub use shadow::shadow_tables;
 
@@ -79,6 +79,7 @@ impl GoldDatabase {
     /// Makes a connection read-only and limits its queries. Its clock is the one that it was opened
     /// with: the machine's, if it is in memory.
     pub(crate) fn guard(mut connection: Connection) -> rusqlite::Result<Self> {
+        check_names(&connection)?;
         let declared = declared_tables(&connection)?;
         let shadows = shadow_tables(&connection)?;
         let tables_read = Arc::new(Mutex::new(Vec::<String>::new()));
@@ -189,9 +190,7 @@ fn check_text(sql: &str) -> Result<(), String> {
             false => "holds only comments; write a SELECT".to_owned(),
         });
     }
-    // Before SQLite sees it: each further statement would take a call of rusqlite within another.
-    let mut rest = sql_tokens(sql).skip_while(|token| *token != SqlToken::Symbol(";"));
-    if rest.any(|token| !matches!(token, SqlToken::Gap(_) | SqlToken::Symbol(";"))) {
+    if has_another_statement(sql) {
         return Err("has more than one statement; keep one".to_owned());
     }
     match first_keyword(sql).as_str() {

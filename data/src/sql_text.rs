@@ -158,6 +158,20 @@ pub fn first_keyword(sql: &str) -> String {
     }
 }
 
+/// Returns whether anything but comments, white space and semicolons follows the first semicolon.
+///
+/// rusqlite compiles each further statement in a call within another, so that many of them overflow
+/// the stack. Whoever compiles SQL of others asks this first.
+pub fn has_another_statement(sql: &str) -> bool {
+    // SQLite skips the vertical tab after other white space, and the byte order mark.
+    const SKIPPED: [char; 3] = [';', '\u{b}', '\u{feff}'];
+    let mut rest = sql_tokens(sql).skip_while(|token| *token != SqlToken::Symbol(";"));
+    rest.any(|token| match token {
+        SqlToken::Gap(_) => false,
+        token => !token.text().trim_start_matches(SKIPPED).is_empty(),
+    })
+}
+
 /// Quotes a name for SQL.
 pub fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -264,6 +278,27 @@ mod tests {
             ("DROP_TABLE x", "DROP_TABLE"),
         ] {
             assert_eq!(first_keyword(sql), keyword, "{sql}");
+        }
+    }
+
+    #[test]
+    fn what_ends_a_statement_is_no_other_statement() {
+        for (sql, has_another) in [
+            ("SELECT 1", false),
+            ("SELECT 1;", false),
+            ("SELECT 1 ;; /* a; b */ ; -- c; d\n;", false),
+            ("SELECT 1; /* open; end", false),
+            ("SELECT ';' || \";\" || `;` || [;] -- ; a\n", false),
+            ("SELECT 1; \u{b}\u{feff}", false),
+            ("SELECT 1; SELECT 2", true),
+            ("SELECT 1;SELECT", true),
+            ("SELECT 1; -- a\n;b", true),
+            ("SELECT 1; ''", true),
+            ("SELECT 1;\u{feff}SELECT 2", true),
+            (";SELECT 1", true),
+            ("", false),
+        ] {
+            assert_eq!(has_another_statement(sql), has_another, "{sql}");
         }
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::DataError;
-use crate::integrity::{TOO_LONG, damage_of, needs_application, unread_log};
+use crate::integrity::{damage_of, needs_application, obstacle, unread_log};
 use crate::sql::{GoldDatabase, NOT_UTF8, harden, open_immutable, shadow_tables};
 use crate::sql_text::quoted;
 
@@ -57,9 +57,11 @@ pub(crate) fn copy(source: &Path, target: &Path) -> Result<CopiedDatabase, DataE
     }
     // Copying runs the `CREATE` statements of the file.
     harden(&connection).map_err(DataError::sqlite(source))?;
-    write(&connection, target).map_err(|error| match error.to_string() {
-        found if needs_application(&found) => refusal(source, &found),
-        _ => error,
+    write(&connection, target).map_err(|error| match error {
+        DataError::Sqlite { cause, .. } if needs_application(&cause.to_string()) => {
+            refusal(source, &cause.to_string())
+        }
+        error => error,
     })?;
     drop(connection);
     let unreadable_views = take_out_unreadable_views(target)?;
@@ -70,16 +72,11 @@ pub(crate) fn copy(source: &Path, target: &Path) -> Result<CopiedDatabase, DataE
 
 /// Returns why a database is refused, with the remedy.
 fn refusal(source: &Path, found: &str) -> DataError {
-    let problem = match found {
-        TOO_LONG => format!(
-            "the database {found}; make its tables again without computed columns, or export them \
-             to CSV files and give these"
-        ),
-        _ if needs_application(found) => format!(
-            "its schema needs its own application ({found}); make the table again without that, or \
-             export the tables to CSV files and give these"
-        ),
-        _ => format!(
+    let problem = match obstacle(found) {
+        Some(obstacle) => {
+            format!("{obstacle}, or export the tables to CSV files and give these")
+        }
+        None => format!(
             "the database is damaged or empty: {found}; give a copy that is whole, or repair it \
              with `sqlite3 FILE .recover`"
         ),
@@ -112,16 +109,27 @@ fn take_out_unreadable_views(copy: &Path) -> Result<Vec<String>, DataError> {
     }
 }
 
-/// Returns the views that cannot be counted or shown within the budget of a query, with reasons.
+/// Returns the views that cannot be counted or shown within the budget of a query, with reasons. If
+/// there are views whose declarations are not UTF-8, returns only these.
 fn unreadable_views(path: &Path) -> Result<Vec<(String, String)>, DataError> {
-    let names = || -> rusqlite::Result<Vec<String>> {
+    let views = || -> rusqlite::Result<Vec<(String, bool)>> {
         let connection = open_immutable(path)?;
-        let sql = "SELECT name FROM sqlite_master WHERE type = 'view' ORDER BY rowid";
+        let sql = "SELECT name, sql FROM sqlite_master WHERE type = 'view' ORDER BY rowid";
         let mut statement = connection.prepare(sql)?;
-        let names = statement.query_map([], |row| row.get(0))?;
-        names.collect()
+        let views = statement.query_map([], |row| {
+            Ok((row.get(0)?, row.get_ref(1)?.as_str().is_ok()))
+        })?;
+        views.collect()
     };
-    let names = names().map_err(DataError::sqlite(path))?;
+    let views = views().map_err(DataError::sqlite(path))?;
+    // An authorizer of rusqlite panics on their names, also where another view uses them.
+    let not_utf8 = views.iter().filter(|(_, is_utf8)| !is_utf8);
+    let not_utf8: Vec<_> = not_utf8
+        .map(|(view, _)| (view.clone(), "its declaration is not UTF-8".to_owned()))
+        .collect();
+    if !not_utf8.is_empty() {
+        return Ok(not_utf8);
+    }
     let database = GoldDatabase::open(path)?;
     let problem = |view: &String| {
         let view = quoted(view);
@@ -131,7 +139,7 @@ fn unreadable_views(path: &Path) -> Result<Vec<(String, String)>, DataError> {
         // Agents see such text, with marks in place of what is not UTF-8.
         (reason != NOT_UTF8).then_some(reason)
     };
-    let unreadable = names.into_iter().filter_map(|view| {
+    let unreadable = views.into_iter().filter_map(|(view, _)| {
         let reason = problem(&view)?;
         Some((view, reason))
     });

@@ -22,10 +22,10 @@ SET LOCAL IntervalStyle = 'postgres';
 SET LOCAL extra_float_digits = 1;
 ";
 
-/// One JSON document with the fields of [`ExternalSchema`]. Partitions are part of their table, and
-/// a domain counts as the type below it.
+/// One JSON document with the fields of [`ExternalSchema`]. Partitions are part of their table. A
+/// domain counts as the type below it, and below all domains between the two.
 const SCHEMA_SQL: &str = "
-WITH relations AS (
+WITH RECURSIVE relations AS (
   SELECT c.oid, n.nspname, c.relname, c.relkind
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%'
@@ -38,14 +38,23 @@ WITH relations AS (
 ), names AS (
   SELECT conrelid, conindid, confrelid, contype, conname, conkey, confkey FROM pg_constraint
   WHERE contype IN ('p', 'f')
+), domains AS (
+  SELECT oid, typbasetype AS base, typtypmod AS modifier FROM pg_type WHERE typtype = 'd'
+  UNION ALL
+  SELECT d.oid, ty.typbasetype, ty.typtypmod FROM domains d JOIN pg_type ty ON ty.oid = d.base
+  WHERE ty.typtype = 'd'
+), types AS (
+  SELECT oid, typtype, oid AS base, NULL::integer AS modifier FROM pg_type WHERE typtype <> 'd'
+  UNION ALL
+  SELECT d.oid, ty.typtype, d.base, d.modifier FROM domains d JOIN pg_type ty ON ty.oid = d.base
+  WHERE ty.typtype <> 'd'
 )
 SELECT json_build_object(
   'columns', (SELECT coalesce(json_agg(json_build_object('schema', t.nspname, 'table', t.relname,
-      'column', a.attname, 'data_type', CASE ty.typtype
-        WHEN 'd' THEN format_type(ty.typbasetype, ty.typtypmod)
-        WHEN 'c' THEN 'record' ELSE format_type(a.atttypid, a.atttypmod) END)
+      'column', a.attname, 'data_type', CASE ty.typtype WHEN 'c' THEN 'record'
+        ELSE format_type(ty.base, coalesce(ty.modifier, a.atttypmod)) END)
       ORDER BY t.nspname, t.relname, a.attnum), '[]')
-    FROM tables t JOIN pg_attribute a ON a.attrelid = t.oid JOIN pg_type ty ON ty.oid = a.atttypid
+    FROM tables t JOIN pg_attribute a ON a.attrelid = t.oid JOIN types ty ON ty.oid = a.atttypid
     WHERE a.attnum > 0 AND NOT a.attisdropped),
   'keys', (SELECT coalesce(json_agg(json_build_object('schema', t.nspname, 'table', t.relname,
       'columns', (SELECT json_agg(a.attname ORDER BY k.n) FROM unnest(c.conkey) WITH ORDINALITY

@@ -114,13 +114,16 @@ const POSTGRES: &str = r#"
     DROP SCHEMA IF EXISTS sqlenv_test CASCADE; CREATE SCHEMA sqlenv_test;
     SET search_path = sqlenv_test;
     CREATE TYPE mood AS ENUM ('ok', 'sad'); CREATE DOMAIN cents AS integer;
+    CREATE DOMAIN price AS cents; CREATE DOMAIN share AS numeric(5, 2);
+    CREATE TYPE size AS (wide integer, high integer); CREATE DOMAIN frame AS size;
     CREATE TABLE "my authors" (id integer PRIMARY KEY, "full name" text, m mood, born date);
     CREATE TABLE books (id bigint, author integer REFERENCES "my authors" (id),
       price numeric(10, 2), pieces numeric(5, 0), x double precision, ok boolean, b bytea,
-      ts timestamp, tz timestamptz, tags text[], j jsonb, c cents, PRIMARY KEY (id, author));
+      ts timestamp, tz timestamptz, tags text[], j jsonb, c cents, p price, s share, f frame,
+      PRIMARY KEY (id, author));
     INSERT INTO "my authors" VALUES (2, '', NULL, NULL), (1, 'Ann "A" O''Hara', 'ok', '2001-02-03');
     INSERT INTO books VALUES (1, 1, 9.90, 3, 'NaN', true, '\xaa00', '2024-01-02 03:04:05',
-      '2024-01-02 03:04:05+02', '{a,b}', '{"k": 1}', 250);
+      '2024-01-02 03:04:05+02', '{a,b}', '{"k": 1}', 250, 199, 0.5, '(2,3)');
     CREATE TABLE parts (d date) PARTITION BY RANGE (d);
     CREATE TABLE parts_2024 PARTITION OF parts FOR VALUES FROM ('2024-01-01') TO ('2025-01-01');
     INSERT INTO parts VALUES ('2024-05-06'); CREATE VIEW v AS SELECT * FROM books;"#;
@@ -153,8 +156,8 @@ fn tables_of_postgresql_are_copied() {
                 "1",
             ),
             (
-                &format!("SELECT price, pieces, c FROM {name}"),
-                "[[9.9,3,250]]",
+                &format!("SELECT price, pieces, c, p, s, f FROM {name}"),
+                "[[9.9,3,250,199,0.5,\"{\\\"wide\\\":2,\\\"high\\\":3}\"]]",
             ),
             (&format!("SELECT ok FROM {name}"), "1"),
             (&format!("SELECT hex(b) FROM {name}"), "\"AA00\""),

@@ -112,7 +112,10 @@ fn a_dump_of_sqlite_is_a_database() {
          DELETE FROM sqlite_sequence;\nINSERT INTO sqlite_sequence VALUES('t',2);\n\
          CREATE INDEX i ON t (x);\nCREATE VIEW v AS SELECT x FROM t;\n\
          CREATE TRIGGER g AFTER INSERT ON t BEGIN UPDATE t SET x = 'never'; DELETE FROM t; END;\n\
-         INSERT INTO t VALUES(3,'e');\nCOMMIT;\n",
+         INSERT INTO t VALUES(3,'e');\n\
+         CREATE TABLE u (\"select\" TIMESTAMP WITH TIME ZONE\n\
+         CHECK (\"select\" IS DISTINCT FROM 'x')); -- SELECT\n\
+         INSERT INTO u VALUES('SELECT 1'),('b');\nCOMMIT;\n",
     );
     assert_eq!(
         desk.answer(&dump, "SELECT x FROM v ORDER BY 1").0,

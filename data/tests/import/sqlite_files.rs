@@ -1,7 +1,7 @@
 //! SQLite files of all kinds.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use serde_json::json;
 
@@ -62,6 +62,11 @@ fn a_log_is_part_of_a_database() {
     let copy = desk.out().join("databases/log/log.sqlite");
     let bytes = fs::read(copy).unwrap();
     assert_eq!(bytes[18..20], [1, 1], "the copy has no log");
+    // It is not beside a link.
+    fs::create_dir(desk.path("links")).unwrap();
+    let link = desk.path("links/log.sqlite");
+    symlink(&path, &link).unwrap();
+    assert_eq!(desk.answer(&link, "SELECT count(*) FROM t").0, "1");
     drop(connection);
     // A finished one in a folder where no file can be made.
     let folder = desk.path("shelf");
@@ -164,6 +169,52 @@ fn damaged_files_are_refused() {
     assert_parts(&desk.refusal(&[&bare], &[]), &["bare.db", "has no table"]);
 }
 
+/// Makes a table, and gives it another declaration afterwards.
+fn declared_again(sql: &str, declaration: &str) -> String {
+    format!("{sql}; PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = {declaration}")
+}
+
+#[test]
+fn rows_and_names_that_queries_cannot_rely_on_are_refused() {
+    let desk = Desk::new();
+    let row = "CREATE TABLE t (a, b); INSERT INTO t VALUES (NULL, 1)";
+    for (declaration, part) in [
+        ("'CREATE TABLE t (a NOT NULL, b)'", "NULL value in t.a"),
+        ("'CREATE TABLE t (a, b TEXT)'", "NUMERIC value in t.b"),
+        (
+            "'CREATE TABLE t (a ANY, b TEXT) STRICT'",
+            "non-TEXT value in t.b",
+        ),
+        (
+            "CAST('CREATE TABLE t (a, b' || x'e929' AS TEXT)",
+            "table t or one of its columns",
+        ),
+        (
+            "sql; CREATE VIEW v AS SELECT 1; UPDATE sqlite_master SET (name, tbl_name, sql) = \
+             (CAST(x'e9' AS TEXT), CAST(x'e9' AS TEXT), \
+             CAST('CREATE VIEW ' || x'e9' || ' AS SELECT 1' AS TEXT)) WHERE type = 'view'",
+            "view \u{fffd} or one of its columns has a name that is not UTF-8; rename it",
+        ),
+    ] {
+        let database = desk.database("odd.db", &declared_again(row, declaration));
+        let refusal = desk.refusal(&[&database], &[]);
+        assert_parts(&refusal, &["odd.db", part, "CSV"]);
+        assert!(!refusal.contains("damaged"), "{refusal}");
+        fs::remove_file(database).unwrap();
+    }
+}
+
+/// Agents do not see virtual tables, and no query depends on a CHECK constraint.
+#[test]
+fn tokenizers_and_checks_do_not_refuse_a_file() {
+    let desk = Desk::new();
+    let schema = "CREATE TABLE t (x CHECK (x > 0)); CREATE VIRTUAL TABLE words USING fts3(a);
+        PRAGMA ignore_check_constraints = ON; INSERT INTO t VALUES (-1)";
+    let declaration = "replace(sql, 'fts3(a)', 'fts3(a, tokenize=mozporter)')";
+    let database = desk.database("marks.db", &declared_again(schema, declaration));
+    assert_eq!(desk.answer(&database, "SELECT x FROM t").0, "-1");
+}
+
 #[test]
 fn names_of_databases_are_unique_and_plain() {
     let desk = Desk::new();
@@ -213,14 +264,22 @@ fn one_unreadable_view_does_not_refuse_a_file() {
     let schema =
         "CREATE TABLE t (x); INSERT INTO t VALUES (7); CREATE VIEW good AS SELECT x FROM t;
         CREATE VIEW lost AS SELECT * FROM nowhere; CREATE VIEW user AS SELECT * FROM lost;
-        CREATE VIEW pick AS SELECT random() FROM t";
+        CREATE VIEW pick AS SELECT random() FROM t; CREATE VIEW odd AS SELECT 1;
+        CREATE VIEW odder AS SELECT * FROM odd; PRAGMA writable_schema = ON;
+        UPDATE sqlite_master SET sql = CAST(sql || ' AS a' || x'e9' AS TEXT) WHERE name = 'odd'";
     let database = desk.database("views.db", schema);
     assert_eq!(desk.answer(&database, "SELECT x FROM good").0, "7");
     let report = desk.import(&[&database], &[]).unwrap();
     let it = &report.databases[0];
     assert_eq!((it.tables, it.views, it.rows), (1, 1, 1));
-    for view in ["lost", "user", "pick"] {
-        let start = format!("view {view} is left out: it cannot be read (");
+    for (view, reason) in [
+        ("lost", ""),
+        ("user", ""),
+        ("pick", ""),
+        ("odd", "its declaration is not UTF-8"),
+        ("odder", "fails: no such table"),
+    ] {
+        let start = format!("view {view} is left out: it cannot be read ({reason}");
         assert!(
             it.notes.iter().any(|it| it.starts_with(&start)),
             "{:?}",
