@@ -18,7 +18,7 @@ use smart_default::SmartDefault;
 use crate::{error::EnvError, reward::RewardProfile, rows::ResultLimits};
 
 /// Version of the rules in this crate's code. It is raised when the same actions get other answers.
-const RULES_VERSION: &str = "5";
+const RULES_VERSION: &str = "6";
 /// Largest step budget that a caller may ask for.
 pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
 /// The statements that read a schema are shorter.
@@ -80,7 +80,8 @@ pub struct SqlLimits {
     /// reads, writes or compares. This is a timeout that is the same on every machine.
     #[default(20_000_000)]
     pub work_units: u64,
-    /// Bytes of memory that SQLite may hold for the query, rows that were read included.
+    /// Bytes of memory that SQLite may hold for the query, rows that were read included. A
+    /// sixteenth of them is for compiling it.
     #[default(32 << 20)]
     pub memory_bytes: u64,
     /// Seconds that the query may take, as a backstop for work that the units do not count. The
@@ -265,7 +266,7 @@ mod tests {
     #[test]
     fn the_version_of_the_default_rules_is_stable() {
         let version = EnvSettings::default().environment_version();
-        assert_eq!(version, "5-d0ca1fd2");
+        assert_eq!(version, "6-d0ca1fd2");
     }
 
     #[test]

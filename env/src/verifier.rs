@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeSet, fmt, slice};
 
-use data::AnswerType;
+use data::{AnswerType, real_text};
 use serde::de::{Deserializer as _, Error as _, SeqAccess, Visitor};
 use serde_json::{Value, value::RawValue};
 
@@ -117,6 +117,7 @@ fn text_of(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_owned(),
         Value::String(text) => text.trim().to_owned(),
+        Value::Number(number) if number.is_f64() => real_text(number.as_f64().unwrap_or_default()),
         other => other.to_string(),
     }
 }
@@ -418,6 +419,20 @@ mod tests {
             "\"Heroes\" | \"Help!\"",
             &json!([["\"Heroes\"", "\"Help!\""]])
         ));
+    }
+
+    /// SQLite and JSON write some numbers in different ways.
+    #[test]
+    fn a_real_number_as_text_is_the_one_that_observations_show() {
+        for (predicted, answer) in [
+            ("5.0e-05", json!(0.00005)),
+            ("-1.5e+15", json!(-1.5e15)),
+            ("0.0001", json!(0.0001)),
+            ("3.0", json!(3.0)),
+        ] {
+            let is_right = verify_answer(predicted, &answer, AnswerType::String, None);
+            assert!(is_right, "{predicted} for {answer}");
+        }
     }
 
     #[test]

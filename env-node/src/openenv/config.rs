@@ -20,9 +20,10 @@ pub struct OpenEnvConfig {
     /// Sessions open at once, over sockets and MCP. At least 1.
     #[default(4_096)]
     pub max_sessions: usize,
-    /// A socket is dropped when its peer is silent for this long. The peer is pinged after half of
-    /// it. Give more than twice the longest time for which a client blocks its own event loop. A
-    /// message that is unfinished half of it after it was noticed closes its socket with code 1008.
+    /// A peer that sends nothing for half of this time is pinged, and dropped if it sends nothing
+    /// for as long after the ping. Give more than twice the longest time for which a client blocks
+    /// its own event loop. A message that is unfinished half of this time after it was noticed
+    /// closes its socket with code 1008.
     #[default(120.0)]
     pub ping_seconds: f64,
     /// Bytes of one message or request body. A longer message closes the socket with code 1009, a

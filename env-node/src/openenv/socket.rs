@@ -2,8 +2,8 @@
 //! closes when the server stops.
 //!
 //! Invariant: the session is freed before the peer can see that the socket closed, so a client that
-//! reconnects at once gets a session. It is freed at once when the connection is lost, and at the
-//! latest one ping period after the peer's last frame. A quiet peer that answers pings stays,
+//! reconnects at once gets a session. It is freed at once when the connection is lost, and half a
+//! ping period after a ping to which the peer sends nothing. A quiet peer that answers pings stays,
 //! unless it leaves a message unfinished. The bytes of a message count from their arrival until its
 //! response is ready, and the bytes of the response until it is sent. The contents of frames are
 //! left to `ws.rs` and `mcp.rs`.
@@ -180,11 +180,11 @@ struct MonitoredSocket {
     socket: WebSocket,
     received: ReceivedBytes,
     unread: UnreadBudget,
-    /// The longest silence of a peer that is alive.
+    /// Twice the time after which a silent peer is pinged, and which it has to answer.
     period: Duration,
     last_received: Instant,
-    /// Whether a ping was sent since then.
-    is_pinged: bool,
+    /// When a ping was sent since then.
+    pinged_at: Option<Instant>,
     /// When a message was first seen to be unfinished.
     unfinished_since: Option<Instant>,
 }
@@ -202,27 +202,25 @@ impl MonitoredSocket {
             unread,
             period,
             last_received: Instant::now(),
-            is_pinged: false,
+            pinged_at: None,
             unfinished_since: None,
         }
     }
 
     /// Returns the next text or binary frame. Meanwhile it pings a peer that was silent for half a
-    /// period, and drops a peer that was silent for a whole one.
+    /// period, and drops a peer that is still silent half a period after the ping.
     ///
     /// Cancel safe: no frame is lost, and the rest of a pong is sent before the next frame.
     async fn next(&mut self) -> Result<Received, SocketEnd> {
         loop {
-            let silence = if self.is_pinged {
-                self.period
-            } else {
-                self.period / 2
-            };
+            // The answer to a ping has half a period of its own. Nobody reads while a frame waits
+            // for its turn, so a whole period may have passed before the ping is sent.
+            let since = self.pinged_at.unwrap_or(self.last_received);
             tokio::select! {
                 biased;
                 frame = self.socket.recv() => {
                     self.last_received = Instant::now();
-                    self.is_pinged = false;
+                    self.pinged_at = None;
                     match frame {
                         Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
                             self.unfinished_since = None;
@@ -243,13 +241,13 @@ impl MonitoredSocket {
                         Some(Err(error)) => return Err(end_after(&error)),
                     }
                 }
-                () = sleep_until(self.last_received + silence) => {
-                    if self.is_pinged {
+                () = sleep_until(since + self.period / 2) => {
+                    if self.pinged_at.is_some() {
                         tracing::info!("dropping a socket whose peer is silent");
                         return Err(SocketEnd::Lost);
                     }
-                    self.is_pinged = true;
                     self.send(Message::Ping(Bytes::new())).await?;
+                    self.pinged_at = Some(Instant::now());
                 }
             }
             self.check_unfinished()?;

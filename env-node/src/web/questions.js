@@ -90,13 +90,17 @@ export function showQuestions(main, { info, settings, signal }) {
   return load();
 }
 
-/** Opens a random one of the questions that match the filter. */
+/** Opens a new episode on a random one of the questions that match the filter. */
 export async function playAnother() {
   const { total } = await api.questions({ ...filter, offset: 0, limit: 0 });
   if (total === 0) throw new Error('No question matches the filters of the list.');
   const offset = Math.floor(Math.random() * total);
   const { questions } = await api.questions({ ...filter, offset, limit: 1 });
-  if (questions.length > 0) location.hash = address(questions[0].question_id);
+  if (questions.length === 0) return;
+  const to = address(questions[0].question_id);
+  // The browser does not report a change to the same address.
+  if (location.hash === to) dispatchEvent(new Event('hashchange'));
+  else location.hash = to;
 }
 
 /** Returns the address of a new episode on a question. */

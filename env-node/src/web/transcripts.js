@@ -44,7 +44,8 @@ function fromTranscript(record) {
     questionId: string(record.question_id),
     question: string(record.question),
     tags: [record.policy, record.database, record.difficulty].filter((tag) => typeof tag === 'string'),
-    gold: record.gold_sql === undefined ? null : { sql: string(record.gold_sql), answer: string(record.gold_answer) },
+    // A learner process does not know the gold answers, and writes empty texts.
+    gold: record.gold_sql ? { sql: string(record.gold_sql), answer: string(record.gold_answer) } : null,
     correct: record.correct === true,
     failure: string(record.failure),
     reward: number(record.reward),
@@ -66,11 +67,16 @@ function fromTrajectory(record) {
   if (!Array.isArray(record?.messages)) return null;
   const steps = [];
   let action = null;
+  let written = '';
   for (const message of record.messages) {
+    if (message?.role === 'assistant') written = string(message.content);
     const call = message?.tool_calls?.[0];
     // The examples before the question are no steps of the episode.
     if (call?.function && !string(call.id).startsWith('example_')) action = actionOf(call.function);
-    if (message?.role !== 'tool' || !action) continue;
+    // A malformed turn has no call, so its result is one of the user. The environment got its text
+    // as a query.
+    if (message?.role === 'user' && message.malformed_call === true) action = { action_type: 'QUERY', argument: written };
+    else if (message?.role !== 'tool' || !action) continue;
     const text = string(message.content);
     steps.push({
       action,

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseCode};
 
 use crate::{
-    common::served::Served,
+    common::{ENDLESS, served::Served},
     server::{HANG, Received, Socket},
 };
 
@@ -247,6 +247,44 @@ async fn a_quiet_peer_that_answers_pings_stays() {
     let step = json!({"type": "step", "data": {"action_type": "ANSWER", "argument": "40"}});
     let reply = socket.ask(&step).await;
     assert_eq!(reply["data"]["reward"], 1.0);
+}
+
+/// While a response is made and the next frame waits, nobody reads what the peer sends. Its time to
+/// answer a ping begins with the ping.
+#[tokio::test]
+async fn a_peer_that_waits_longer_than_a_period_for_a_response_stays() {
+    let env = EnvSettings {
+        sql: SqlLimits {
+            work_units: 1 << 40,
+            // The session sends the step twice.
+            wall_clock_seconds: 0.6 * PING_SECONDS,
+            ..SqlLimits::default()
+        },
+        ..EnvSettings::default()
+    };
+    let env_node = EnvNodeSettings {
+        openenv: OpenEnvConfig {
+            ping_seconds: PING_SECONDS,
+            ..OpenEnvConfig::default()
+        },
+        ..EnvNodeSettings::default()
+    };
+    let server = Served::start_with(env, env_node).await;
+    let mut socket = server.socket("/ws").await;
+    let reset = json!({"type": "reset", "data": {"question_id": "cars-1"}});
+    socket.ask(&reset).await;
+    let step = json!({"type": "step", "data": {"action_type": "QUERY", "argument": ENDLESS}});
+    let state = json!({"type": "state"});
+    socket.send(&step.to_string()).await;
+    socket.send(&state.to_string()).await;
+    for kind in ["observation", "state"] {
+        let reply = socket.next().await;
+        let is_reply = matches!(&reply, Received::Json(reply) if reply["type"] == kind);
+        assert!(is_reply, "{reply:?} instead of {kind}");
+    }
+    let ping = timeout(HANG, socket.0.next()).await.expect("no ping");
+    assert!(ping.unwrap().unwrap().is_ping());
+    assert_eq!(socket.ask(&state).await["data"]["step_count"], 1);
 }
 
 /// OpenEnv's 0.10 client for tools creates a session over HTTP, attaches a socket to it, and calls

@@ -66,6 +66,11 @@ async fn an_episode_is_played_to_its_end() {
 
     explore(&mut browser).await;
     answer_wrong_then_right(&mut browser).await;
+    // No other question matches the filter, so that this one begins again.
+    browser.press("n").await;
+    browser
+        .wait("document.querySelector('.left-over')?.innerText.includes('15 of 15 steps left')")
+        .await;
     assert_quiet(&browser, &site);
 }
 

@@ -5,8 +5,9 @@ use serde_json::json;
 
 use crate::{browser::Browser, common::served::Served, garage, page::assert_quiet};
 
-/// Returns a file with two transcripts as a run writes them, two lines that are none, and a
-/// trajectory whose prompt has an example.
+/// Returns a file with two transcripts as a run writes them, the second without a gold answer, two
+/// lines that are none, and a trajectory whose prompt has an example and whose first turn is
+/// malformed.
 fn recordings() -> String {
     let components = |progress: f64| json!({"operational": 0.01, "progress": progress, "terminal": 0.0, "clip": 0.0});
     let step = |action_type: &str, argument: &str, result: &str, reward: f64| json!({"action_type": action_type, "argument": argument, "malformed": false, "result": result, "reward": reward, "components": components(reward)});
@@ -15,7 +16,6 @@ fn recordings() -> String {
             "policy": "GRPO", "question_id": "cars-1", "question": question, "database": "cars", "difficulty": "level-1",
             "gold_sql": "SELECT count(*) FROM Cars", "gold_answer": "40", "correct": correct, "reward": 1.02, "steps": steps,
         })
-        .to_string()
     };
     let mut failed = step("QUERY", "SELEC 1", "", -0.02);
     failed["error"] = json!("SQL error: near \"SELEC\": syntax error");
@@ -41,18 +41,23 @@ fn recordings() -> String {
             step("ANSWER", "40", "Answer submitted: correct.", 1.0),
         ],
     );
-    let wrong = transcript(
+    let mut wrong = transcript(
         garage::QUESTION,
         false,
         vec![step("ANSWER", "1", "Answer submitted: incorrect.", 0.0)],
     );
+    wrong["gold_sql"] = json!("");
+    wrong["gold_answer"] = json!("");
     let trajectory = json!({
         "question_id": "cars-2", "group_index": 3, "member": 1, "return": 0.0, "correct": false, "scored": true,
         "messages": [
             {"role": "assistant", "content": "", "tool_calls": [{"id": "example_2", "type": "function", "function": {"name": "sample", "arguments": "{\"table_name\":\"shelves\"}"}}]},
             {"role": "tool", "tool_call_id": "example_2", "content": "1. 1 | wood"},
-            {"role": "assistant", "content": "", "tool_calls": [{"id": "call_0", "type": "function", "function": {"name": "sample", "arguments": "{\"table_name\":\"makers\"}"}}]},
-            {"role": "tool", "tool_call_id": "call_0", "content": "1. 1 | Audi", "is_error": false, "malformed_call": false, "reward": 0.0},
+            {"role": "user", "content": "Which countries have makers?"},
+            {"role": "assistant", "content": "SELECT 3"},
+            {"role": "user", "content": "1. 3", "is_error": false, "malformed_call": true, "reward": -0.02},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "sample", "arguments": "{\"table_name\":\"makers\"}"}}]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "1. 1 | Audi", "is_error": false, "malformed_call": false, "reward": 0.0},
         ],
     });
     format!("{right}\n\nnonsense\n{{}}\n{wrong}\n{trajectory}\n")
@@ -85,16 +90,19 @@ async fn a_recording_is_replayed_and_continued() {
         "How many cars are there?"
     );
     assert_eq!(browser.text(".count").await, "0 / 4");
+    let gold_panels = "document.querySelectorAll('.gold').length";
+    assert_eq!(browser.value(gold_panels).await, 1);
 
     step_through(&mut browser).await;
 
     browser.press("j").await;
     assert_eq!(browser.text(".episode h1").await, garage::QUESTION);
+    assert_eq!(browser.value(gold_panels).await, 0);
     browser.press("j").await;
     browser
         .wait("document.querySelector('h1').innerText === 'Which countries have makers?'")
         .await;
-    assert_eq!(browser.text(".count").await, "0 / 1");
+    see_malformed_turn(&mut browser).await;
     browser.click(".check input").await;
     browser
         .wait("document.querySelectorAll('.recordings button').length === 2")
@@ -104,7 +112,7 @@ async fn a_recording_is_replayed_and_continued() {
     browser.press("p").await;
     browser
         .wait(
-            "document.querySelector('.composer') && document.querySelectorAll('.step').length === 1",
+            "document.querySelector('.composer') && document.querySelectorAll('.step').length === 2",
         )
         .await;
     // A cell holds ` | `, so the row can be read in two ways and is shown as text.
@@ -114,7 +122,7 @@ async fn a_recording_is_replayed_and_continued() {
             .await
             .contains("O'Hara | Sons")
     );
-    assert!(browser.text(".left-over").await.contains("14 of 15"));
+    assert!(browser.text(".left-over").await.contains("13 of 15"));
     assert_quiet(&browser, &site);
 }
 
@@ -158,6 +166,16 @@ async fn step_through(browser: &mut Browser) {
     assert_eq!(browser.text(".count").await, "0 / 4");
     browser.click(".controls [aria-label=Play]").await;
     browser.wait("document.querySelector('.count').innerText === '4 / 4' && document.querySelector('[aria-label=Play]')").await;
+}
+
+/// Replays the first turn of the trajectory. The environment got its text as a query.
+async fn see_malformed_turn(browser: &mut Browser) {
+    assert_eq!(browser.text(".count").await, "0 / 2");
+    browser.press("ArrowRight").await;
+    let malformed = browser.text(".now .action").await;
+    for part in ["QUERY", "SELECT 3", "malformed call"] {
+        assert!(malformed.contains(part), "{malformed}");
+    }
 }
 
 /// The actions after one that failed would be another episode.

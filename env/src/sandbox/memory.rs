@@ -34,6 +34,8 @@ struct ThreadAccount {
     cap_bytes: Cell<u64>,
     live_bytes: Cell<u64>,
     peak_bytes: Cell<u64>,
+    /// Whether a charge was over the cap.
+    has_refused: Cell<bool>,
 }
 
 thread_local! {
@@ -43,6 +45,7 @@ thread_local! {
             cap_bytes: Cell::new(0),
             live_bytes: Cell::new(0),
             peak_bytes: Cell::new(0),
+            has_refused: Cell::new(false),
         }
     };
 }
@@ -68,12 +71,18 @@ impl StatementMemory {
             account.id.set(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
             account.cap_bytes.set(cap_bytes);
             account.live_bytes.set(0);
+            account.has_refused.set(false);
         });
     }
 
     /// Returns the most bytes that were held at once.
     pub(super) fn peak_bytes(&self) -> u64 {
         ACCOUNT.with(|account| account.peak_bytes.get())
+    }
+
+    /// Returns the cap if a charge was over it.
+    pub(super) fn exceeded_cap(&self) -> Option<u64> {
+        ACCOUNT.with(|account| account.has_refused.get().then(|| account.cap_bytes.get()))
     }
 
     /// Charges `bytes` that our own code keeps for the statement. Returns false if the cap does
@@ -111,6 +120,7 @@ impl ThreadAccount {
         }
         let live = self.live_bytes.get() + bytes;
         if live > self.cap_bytes.get() {
+            self.has_refused.set(true);
             return None;
         }
         self.live_bytes.set(live);
@@ -238,7 +248,9 @@ mod tests {
             let before = malloc(100);
             let memory = StatementMemory::start(1_000);
             let block = malloc(600);
+            assert_eq!(memory.exceeded_cap(), None);
             assert!(!block.is_null() && malloc(600).is_null());
+            assert_eq!(memory.exceeded_cap(), Some(1_000));
             assert!(resize(block, 1_001).is_null(), "the old block stays");
             let block = resize(block, 1_000);
             assert_eq!((size(block), memory.peak_bytes()), (1_000, 1_000));
@@ -252,11 +264,13 @@ mod tests {
             assert!(memory.charge(1_000));
             let kept = malloc(0);
             memory.restart(2_000);
+            assert_eq!(memory.exceeded_cap(), None, "the cap is another one");
             free(kept);
             assert!(!memory.charge(2_001) && memory.charge(2_000));
             assert_eq!(memory.peak_bytes(), 2_000);
             drop(memory);
             free(malloc(5_000));
+            assert_eq!(StatementMemory::start(0).exceeded_cap(), None);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use data::sql_text::first_keyword;
+use data::sql_text::{first_keyword, has_another_statement};
 use rusqlite::{Connection, Error as SqliteError, ErrorCode, PrepFlags, StatementStatus, ffi};
 
 use super::{
@@ -172,7 +172,7 @@ impl Sandbox {
         let memory = StatementMemory::start(self.limits.memory_bytes / COMPILING_SHARE);
         let rows = match self.run(sql, &memory) {
             Err(_) if self.is_quick && self.meter.check().is_err() => return Err(QuickBudgetSpent),
-            rows => rows.map_err(|error| self.explain(error)),
+            rows => rows.map_err(|error| self.explain(error, &memory)),
         };
         Ok(QueryRun {
             rows,
@@ -189,6 +189,9 @@ impl Sandbox {
         let keyword = first_keyword(sql);
         if !["SELECT", "WITH"].contains(&keyword.as_str()) {
             return Err(StatementError::NotSelect(keyword));
+        }
+        if has_another_statement(sql) {
+            return Err(SqliteError::MultipleStatement.into());
         }
         let mut statement = self
             .connection
@@ -218,7 +221,7 @@ impl Sandbox {
         Ok(rows)
     }
 
-    fn explain(&self, error: StatementError) -> QueryError {
+    fn explain(&self, error: StatementError, memory: &StatementMemory) -> QueryError {
         let (failure, message) = match error {
             StatementError::NotSelect(keyword) => (Failure::Denied, not_select(&keyword)),
             StatementError::Nul => {
@@ -228,7 +231,7 @@ impl Sandbox {
             StatementError::Sqlite(SqliteError::MultipleStatement) => {
                 (Failure::Denied, "only one statement is allowed".to_owned())
             }
-            StatementError::Sqlite(error) => self.explain_sqlite(&error),
+            StatementError::Sqlite(error) => self.explain_sqlite(&error, memory),
         };
         QueryError {
             failure,
@@ -236,13 +239,12 @@ impl Sandbox {
         }
     }
 
-    fn explain_sqlite(&self, error: &SqliteError) -> (Failure, String) {
+    fn explain_sqlite(&self, error: &SqliteError, memory: &StatementMemory) -> (Failure, String) {
         let message = match error {
             SqliteError::SqliteFailure(_, Some(message)) => message.clone(),
             SqliteError::SqlInputError { msg, .. } => msg.clone(),
             other => other.to_string(),
         };
-        let limits = &self.limits;
         if self.meter.is_budget_spent() {
             let message = format!(
                 "query stopped after {} units of work; make it simpler",
@@ -253,18 +255,22 @@ impl Sandbox {
         if self.meter.is_past_deadline() {
             let message = format!(
                 "query stopped after {} s; make it simpler",
-                limits.wall_clock_seconds
+                self.limits.wall_clock_seconds
             );
             return (Failure::WallClock, message);
         }
         match error.sqlite_error_code() {
-            Some(ErrorCode::OutOfMemory) => (
-                Failure::Memory,
-                format!(
-                    "query stopped at {} bytes of memory; make it simpler",
-                    limits.memory_bytes
+            Some(ErrorCode::OutOfMemory) => match memory.exceeded_cap() {
+                Some(bytes) => (
+                    Failure::Memory,
+                    format!("query stopped at {bytes} bytes of memory; make it simpler"),
                 ),
-            ),
+                // SQLite reports NOMEM for a program over SQLITE_LIMIT_VDBE_OP, too.
+                None => (
+                    Failure::Sqlite,
+                    "the statement compiles to too many instructions; make it simpler".to_owned(),
+                ),
+            },
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
                 (Failure::Damaged, message)
             }

@@ -194,7 +194,7 @@ mod tests {
                     memory_bytes: 1_000,
                     ..default()
                 },
-                "at 1000 bytes of memory",
+                "at 62 bytes of memory",
             ),
         ] {
             let message = self_test(&database, &limits).unwrap_err().to_string();

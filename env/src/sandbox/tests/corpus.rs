@@ -145,6 +145,29 @@ fn a_nul_does_not_end_a_statement() {
     }
 }
 
+/// So many would overflow the stack if they were compiled.
+#[test]
+fn many_statements_are_refused_before_they_are_compiled() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = SqlLimits {
+        memory_bytes: 1 << 34,
+        statement_bytes: 1 << 20,
+        ..limits()
+    };
+    let sandbox = Sandbox::open(&database(folder.path()), &limits, WorkBudget::Full).unwrap();
+    let many = "SELECT 1;".repeat(100_000);
+    let refused = "SQL error: only one statement is allowed";
+    for (sql, class, text) in [
+        (many.as_str(), "denied", refused),
+        // SQLite skips what follows the semicolon.
+        ("SELECT 1; \u{b}", "ok", "1. 1"),
+        ("SELECT 1;\u{feff}", "ok", "1. 1"),
+    ] {
+        let result = result_of(&sandbox, sql);
+        assert_eq!((result.class, result.text.as_str()), (class, text));
+    }
+}
+
 #[test]
 fn schema_tables_are_a_setting() {
     let folder = tempfile::tempdir().unwrap();
