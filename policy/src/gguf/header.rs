@@ -63,6 +63,11 @@ pub(super) fn check(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether candle reads tensors of a type. It knows two more, in which no file is stored.
+fn is_readable(kind: u32) -> bool {
+    matches!(kind, 0..=3 | 6..=8 | 10..=14 | 30)
+}
+
 /// What is left of a header.
 struct Header<'a> {
     rest: &'a [u8],
@@ -154,8 +159,16 @@ impl<'a> Header<'a> {
         for _ in 0..dimensions {
             self.length()?;
         }
-        // The type, and the place.
-        self.take(4 + 8)?;
+        let kind = self.u32()?;
+        if !is_readable(kind) {
+            let reason = format!(
+                "is stored as type {kind} of ggml, which is not supported; use a file in F16, \
+                 BF16, Q8_0, Q4_0 to Q5_1 or Q2_K to Q6_K, or the Hugging Face folder"
+            );
+            return Err(PolicyError::tensor(name, reason));
+        }
+        // The place.
+        self.take(8)?;
         Ok(name)
     }
 }

@@ -354,6 +354,28 @@ fn a_tensor_or_key_that_is_there_twice_is_refused() {
     }
 }
 
+/// 9 is Q8_1, which candle knows and does not read, and 23 is IQ4_XS, which it does not know.
+#[test]
+fn a_quantisation_that_is_not_supported_is_named_with_its_tensor() {
+    let config = small(Family::Llama, true);
+    let mut bytes = export(&config, &random(&config), GgmlDType::F32).bytes();
+    let name = "blk.1.attn_k.weight";
+    let found = bytes
+        .windows(name.len())
+        .position(|it| it == name.as_bytes());
+    // The number of dimensions and two dimensions stand between the name and the type.
+    let at = found.unwrap() + name.len() + 4 + 2 * 8;
+    for kind in [9_u32, 23] {
+        bytes[at..at + 4].copy_from_slice(&kind.to_le_bytes());
+        let refusal = gguf::read(&bytes).unwrap_err().to_string();
+        let named = format!("tensor {name}: is stored as type {kind} ");
+        assert!(
+            refusal.starts_with(&named) && refusal.contains("use a file in F16"),
+            "{refusal}"
+        );
+    }
+}
+
 #[test]
 fn weights_that_are_not_finite_are_refused() {
     let config = small(Family::Llama, true);
