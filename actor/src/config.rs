@@ -1,12 +1,17 @@
 //! Settings of an actor: how much it does at once and how long it retries. What to sample is set by
 //! the learner.
 
+use std::time::Duration;
+
 use candle_core::Device;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
-use crate::{error::ActorError, retry::Retry};
+use crate::{
+    error::ActorError,
+    retry::{FIRST_PAUSE, Retry},
+};
 
 /// A day in seconds.
 const DAY: usize = 86_400;
@@ -25,6 +30,11 @@ pub struct ActorConfig {
     /// Retries of calls to the learner. When they are used up, the actor stops.
     #[default(Retry { attempts: 150, ..Retry::default() })]
     pub learner_retry: Retry,
+    /// The pause before episodes whose calls failed are played again. It doubles each time, up to
+    /// [`LONGEST_PAUSE`](crate::LONGEST_PAUSE). Not a setting; tests wait less.
+    #[default(FIRST_PAUSE)]
+    #[serde(skip)]
+    pub first_pause: Duration,
 }
 
 impl ActorConfig {

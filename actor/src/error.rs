@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use proto::{SnapshotError, has_reason, may_pass, status_text, v1::ErrorReason};
+use proto::{SnapshotError, may_pass, refuses_caller, status_text};
 
 /// Why an actor, an evaluation or an engine failed.
 #[derive(Debug, thiserror::Error)]
@@ -79,19 +79,43 @@ impl ActorError {
         use tonic::Code::{FailedPrecondition, Unauthenticated};
         matches!(self, Self::Call { status, .. }
             if matches!(status.code(), Unauthenticated | FailedPrecondition))
-            && !self.is_foreign_environment()
+            && !self.is_refused_caller()
     }
 
-    /// Returns whether env-node serves other data, or plays by other rules, than the run.
-    pub(crate) fn is_foreign_environment(&self) -> bool {
-        matches!(self, Self::Call { status, .. }
-            if has_reason(status, ErrorReason::ForeignEnvironment))
+    /// Returns whether a service refuses this actor rather than the call. A Reset has no episode
+    /// token, so UNAUTHENTICATED concerns the actor there, also if a proxy gives no reason.
+    pub(crate) fn is_refused_caller(&self) -> bool {
+        matches!(self, Self::Call { call, status }
+            if refuses_caller(status)
+                || (*call == "Env.Reset" && status.code() == tonic::Code::Unauthenticated))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tonic::{Code, Status};
+    use tonic_types::{ErrorDetails, StatusExt as _};
+
     use super::*;
+
+    /// The codes are the same, and the episode is played again for a rejected token only.
+    #[test]
+    fn a_refused_caller_is_told_from_a_rejected_episode_token() {
+        use Code::{FailedPrecondition, Unauthenticated};
+        for (call, code, reason, is_refused) in [
+            ("Env.Step", Unauthenticated, "BEARER_TOKEN_REFUSED", true),
+            ("Env.Step", Unauthenticated, "TOKEN_FOREIGN_KEY", false),
+            ("Env.Step", FailedPrecondition, "FOREIGN_ENVIRONMENT", true),
+            ("Env.Step", FailedPrecondition, "TOKEN_EXPIRED", false),
+            ("Env.Reset", Unauthenticated, "", true),
+        ] {
+            let details = ErrorDetails::with_error_info(reason, "sqlenv", []);
+            let status = Status::with_error_details(code, "refused", details);
+            let error = ActorError::call(call, status);
+            assert_eq!(error.is_refused_caller(), is_refused, "{call}: {reason}");
+            assert_eq!(error.is_rejected_token(), !is_refused, "{call}: {reason}");
+        }
+    }
 
     #[test]
     fn a_failure_of_the_engine_names_the_remedy() {

@@ -19,6 +19,8 @@ pub(crate) struct LearnerSession {
     pub(crate) run_id: String,
     pub(crate) identity: ActorIdentity,
     pub(crate) retry: Retry,
+    /// As in `JoinResponse`.
+    pub(crate) replay_seconds: u32,
 }
 
 /// Returns a retry whose calls may last this much longer.
@@ -74,8 +76,7 @@ impl LearnerSession {
             &name,
         );
         let submit = async || self.client.clone().submit(group.clone()).await;
-        // The learner may replay the group for as long as the lease lasts.
-        let retry = lasting(self.retry, claim.lease_seconds);
+        let retry = self.submitting(claim.lease_seconds);
         let response = retry.call("Learner.Submit", submit).await?;
         metrics::count_group(verdict_name(response.verdict()));
         Ok(())
@@ -103,9 +104,16 @@ impl LearnerSession {
             &name,
         );
         let submit = async || self.client.clone().submit_evaluation(part.clone()).await;
-        let retry = lasting(self.retry, claim.lease_seconds);
+        let retry = self.submitting(claim.lease_seconds);
         retry.call("Learner.SubmitEvaluation", submit).await?;
         Ok(())
+    }
+
+    /// Returns a retry whose calls last as long as the learner may replay what they submit. If a
+    /// call ended earlier, the learner would drop its replays, and begin anew with the next call.
+    /// An older learner does not say how long that is; then the lease counts.
+    fn submitting(&self, lease_seconds: u32) -> Retry {
+        lasting(self.retry, self.replay_seconds.max(lease_seconds))
     }
 }
 
@@ -157,7 +165,82 @@ fn verdict_name(verdict: SubmitVerdict) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use futures::stream::Empty;
+    use proto::{
+        EncodedEvaluation, EncodedGroup, Transport,
+        v1::{
+            ClaimResponse, JoinRequest, JoinResponse, SubmitEvaluationResponse, SubmitResponse,
+            WeightsRequest, WeightsResponse,
+            learner_server::{Learner, LearnerServer},
+        },
+    };
+    use tonic::{Request, Response, Status};
+
     use super::*;
+
+    /// Takes a moment to replay what is submitted.
+    struct ReplayingLearner;
+
+    #[tonic::async_trait]
+    impl Learner for ReplayingLearner {
+        type WeightsStream = Empty<Result<WeightsResponse, Status>>;
+
+        async fn join(&self, _: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
+            Err(Status::unimplemented("nobody joins here"))
+        }
+
+        async fn claim(&self, _: Request<ClaimRequest>) -> Result<Response<ClaimResponse>, Status> {
+            Err(Status::unimplemented("nobody claims here"))
+        }
+
+        async fn submit(
+            &self,
+            _: Request<EncodedGroup>,
+        ) -> Result<Response<SubmitResponse>, Status> {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok(Response::new(SubmitResponse::default()))
+        }
+
+        async fn submit_evaluation(
+            &self,
+            _: Request<EncodedEvaluation>,
+        ) -> Result<Response<SubmitEvaluationResponse>, Status> {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok(Response::new(SubmitEvaluationResponse::default()))
+        }
+
+        async fn weights(
+            &self,
+            _: Request<WeightsRequest>,
+        ) -> Result<Response<Self::WeightsStream>, Status> {
+            Err(Status::unimplemented("nobody needs weights here"))
+        }
+    }
+
+    /// On slow databases a replay takes longer than the first, short leases.
+    #[tokio::test]
+    async fn a_submission_waits_as_long_as_the_learner_may_replay_it() {
+        let learner = Transport::in_process(LearnerServer::new(ReplayingLearner));
+        let session = LearnerSession {
+            client: LearnerClient::new(learner),
+            actor_id: "a".to_owned(),
+            run_id: "r".to_owned(),
+            identity: ActorIdentity::default(),
+            retry: Retry {
+                call_timeout_seconds: 0,
+                attempts: 0,
+            },
+            replay_seconds: 60,
+        };
+        let (group, part) = (GroupClaim::default(), EvaluationClaim::default());
+        session.submit(&group, 1, Vec::new()).await.unwrap();
+        session
+            .submit_evaluation(&part, 1, Vec::new())
+            .await
+            .unwrap();
+    }
 
     fn trajectory(member: u32) -> Trajectory {
         Trajectory {

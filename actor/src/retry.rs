@@ -18,8 +18,9 @@ use crate::{error::ActorError, metrics, outage::Outages};
 /// Shared by all callers of the process, so that an outage has one message.
 static OUTAGES: Outages = Outages::new();
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause between two attempts of a call.
+/// The pause after the first attempt of a call, and after the first round of episodes that failed.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause between two attempts of a call, and between two rounds of episodes.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// How long a caller keeps trying.

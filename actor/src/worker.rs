@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 use self::{
     claim_loops::WorkInProgress,
-    failures::{EnvFault, FailedRounds, UnscoredWarning},
+    failures::{EnvFault, EpisodeWarnings, FailedRounds},
 };
 use crate::{
     config::ActorConfig,
@@ -41,8 +41,9 @@ use crate::{
 /// Runs an actor until the learner says that the run is over or `shutdown` ends.
 ///
 /// # Errors
-/// The learner cannot be reached, or it sends settings that cannot be used. An episode that fails
-/// is not an error but an unscored trajectory.
+/// The learner cannot be reached, or it sends settings that cannot be used. Env-node serves another
+/// environment than the run's, or refuses this actor. Any other episode that fails is not an error
+/// but an unscored trajectory.
 pub async fn run(
     env: Transport,
     learner: Transport,
@@ -155,7 +156,9 @@ struct Actor {
     constrainer: Option<Arc<Constrainer>>,
     version: watch::Receiver<u64>,
     in_progress: WorkInProgress,
-    unscored: UnscoredWarning,
+    warnings: EpisodeWarnings,
+    /// The pause before failed episodes are played again.
+    first_pause: Duration,
 }
 
 impl Actor {
@@ -186,10 +189,8 @@ impl Actor {
         metrics::set_policy_version(first.policy_version);
         let (published, version) = watch::channel(first.policy_version);
         tracing::info!(
-            actor_id = %joined.actor_id,
-            run_id = %response.run_id,
-            policy_version = first.policy_version,
-            "joined"
+            actor_id = %joined.actor_id, run_id = %response.run_id,
+            policy_version = first.policy_version, "joined"
         );
         let constraint = settings::constraint(rollout.constraint());
         let chat = Arc::new(model.chat.with_thinking(rollout.thinking));
@@ -215,6 +216,7 @@ impl Actor {
                 run_id: response.run_id,
                 identity: joined.identity,
                 retry: config.learner_retry,
+                replay_seconds: response.replay_seconds,
             },
             policy: ModelPolicy::new(engine.clone(), sampling, constrainer.clone()),
             constrainer,
@@ -223,7 +225,8 @@ impl Actor {
             settings,
             version,
             in_progress: WorkInProgress::default(),
-            unscored: UnscoredWarning::default(),
+            warnings: EpisodeWarnings::default(),
+            first_pause: config.first_pause,
         };
         Ok((actor, published))
     }
@@ -296,9 +299,9 @@ impl Actor {
     }
 
     /// Plays episodes and returns their trajectories in order, or none if they are not wanted any
-    /// more. Episodes whose calls failed are played again, until env-node serves them or waiting
-    /// is in vain. The others keep their trajectories, which are functions of weights and
-    /// coordinates.
+    /// more. Episodes whose calls failed are played again after a pause, until env-node serves them
+    /// or waiting is in vain. The others keep their trajectories, which are functions of weights
+    /// and coordinates.
     async fn play(
         &self,
         policy: &ModelPolicy,
@@ -307,7 +310,7 @@ impl Actor {
     ) -> Result<Option<Vec<Trajectory>>, ActorError> {
         let mut pending: Vec<(usize, EpisodeSpec)> = specs.into_iter().enumerate().collect();
         let mut played = BTreeMap::new();
-        let mut failures = FailedRounds::default();
+        let mut failures = FailedRounds::new(self.first_pause);
         while is_wanted() {
             let specs: Vec<EpisodeSpec> = pending.iter().map(|(_, spec)| spec.clone()).collect();
             let concurrency = specs.len();
@@ -319,37 +322,34 @@ impl Actor {
             };
             let outcomes =
                 run_episodes(&[policy], &self.settings, &specs, concurrency, count).await;
-            let (mut broken, mut faults) = (Vec::new(), Vec::new());
+            let (mut broken, mut errors) = (Vec::new(), Vec::new());
             for ((place, spec), outcome) in pending.into_iter().zip(outcomes) {
                 match outcome.error {
                     // Without its engine an actor cannot sample at all.
                     Some(gone @ ActorError::Engine(_)) => return Err(gone),
-                    // It would sample on what the run does not train on.
-                    Some(foreign) if foreign.is_foreign_environment() => return Err(foreign),
+                    // No later call helps until somebody changes its token or its env-nodes.
+                    Some(refused) if refused.is_refused_caller() => return Err(refused),
                     Some(error) if error.is_call_failure() => {
-                        let question_id = &spec.question_id;
-                        tracing::warn!(%error, question_id, "an episode failed");
-                        faults.push(EnvFault::of(&error));
+                        self.warnings.broken(&error, &spec.question_id);
+                        errors.push(error);
                         broken.push((place, spec));
                     }
-                    _ => self.unscored.note(&outcome.trajectory),
+                    _ => self.warnings.ended(&outcome.trajectory),
                 }
                 played.insert(place, outcome.trajectory);
             }
             pending = broken;
-            let is_final = match faults.into_iter().max() {
+            let env = &self.settings.env;
+            let is_final = match errors.iter().max_by_key(|error| EnvFault::of(error)) {
                 None => true,
-                Some(fault) => {
-                    failures
-                        .are_final(fault, &self.settings.env, &pending)
-                        .await
-                }
+                Some(error) => failures.are_final(error, env, &pending).await,
             };
             if is_final {
                 let unscored = played.values().filter(|trajectory| !trajectory.scored);
                 unscored.for_each(metrics::count_episode);
                 return Ok(Some(played.into_values().collect()));
             }
+            failures.pause().await;
         }
         Ok(None)
     }

@@ -19,6 +19,8 @@ use support::{
     env::{FakeEnv, episode_settings, limits, questions},
     model,
 };
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 const GROUPS: u64 = 6;
 const GROUP_SIZE: u32 = 3;
@@ -119,6 +121,7 @@ async fn an_env_node_that_answers_and_serves_no_episode_does_not_stop_the_run() 
             attempts: 1,
             ..Retry::default()
         },
+        first_pause: Duration::from_millis(1),
         ..config(4, 2)
     };
     let run = run_actors(&base, &later.weights, vec![config], FakeEnv::failing(1));
@@ -136,10 +139,11 @@ async fn an_env_node_that_answers_and_serves_no_episode_does_not_stop_the_run() 
     }
 }
 
-/// Plays the groups of a learner whose policy stays the same. Returns the warnings and errors with
-/// this text.
+/// Plays the groups of a learner whose policy stays the same, without retries of calls to the
+/// environment. Returns the warnings and errors with this text.
 async fn warnings_of(
     text: &str,
+    env: FakeEnv,
     change: impl FnOnce(FakeLearner) -> FakeLearner,
 ) -> (FakeLearner, Vec<String>) {
     let base = model(1);
@@ -151,11 +155,13 @@ async fn warnings_of(
         .with_writer(log.try_clone().unwrap())
         .finish();
     let _logging = tracing::subscriber::set_default(logging);
+    let mut config = config(4, 2);
+    config.env_retry.attempts = 0;
     let run = actor::run(
-        FakeEnv::default().transport(),
+        env.transport(),
         learner.transport(),
         "actor",
-        config(4, 2),
+        config,
         Placement::default(),
         std::future::pending(),
     );
@@ -172,7 +178,7 @@ async fn warnings_of(
 #[tokio::test]
 async fn an_actor_names_why_episodes_get_no_score() {
     let short = |learner: FakeLearner| learner.with_context_tokens(4);
-    let (learner, found) = warnings_of("an episode failed", short).await;
+    let (learner, found) = warnings_of("an episode failed", FakeEnv::default(), short).await;
     let submitted = learner.submitted();
     assert!(submitted.values().flatten().all(|played| !played.scored));
     // One line for all of them.
@@ -186,13 +192,60 @@ async fn an_actor_names_why_episodes_get_no_score() {
 #[tokio::test]
 async fn weights_streams_that_break_within_a_snapshot_are_warned_of() {
     const BREAK: &str = "the weights stream broke within a snapshot";
-    let (learner, found) = warnings_of(BREAK, |learner| learner.breaking_streams(3)).await;
+    let env = FakeEnv::default;
+    let (learner, found) = warnings_of(BREAK, env(), |learner| learner.breaking_streams(3)).await;
     let submitted = learner.submitted();
     assert!(submitted.values().flatten().all(|played| played.scored));
     assert_eq!(found.len(), 1, "{found:?}");
     // Streams that end between two snapshots are not worth a line.
-    let (_, found) = warnings_of(BREAK, |learner| learner).await;
+    let (_, found) = warnings_of(BREAK, env(), |learner| learner).await;
     assert!(found.is_empty(), "{found:?}");
+}
+
+/// A proxy answers UNIMPLEMENTED while an env-node starts. UNAVAILABLE is not retried here. So only
+/// the pauses between rounds limit the calls.
+#[tokio::test]
+async fn an_env_node_that_is_away_for_a_moment_costs_few_calls_and_no_score() {
+    for code in [Code::Unimplemented, Code::Unavailable] {
+        let env = FakeEnv::away_for(Duration::from_millis(250), code);
+        let (learner, found) =
+            warnings_of("an episode failed", env.clone(), |learner| learner).await;
+        let submitted = learner.submitted();
+        assert!(submitted.values().flatten().all(|played| played.scored));
+        assert_eq!(found.len(), 1, "{found:?}");
+        // The pauses between them are 50, 100 and 200 ms.
+        let resets = env.resets();
+        assert!(resets.values().all(|count| *count <= 4), "{resets:?}");
+    }
+}
+
+/// The env-node was started again with another token, or a proxy refuses its callers.
+#[tokio::test]
+async fn an_actor_that_is_refused_in_mid_run_ends_with_the_reason() {
+    let details = ErrorDetails::with_error_info("BEARER_TOKEN_REFUSED", "sqlenv", []);
+    let token = Status::with_error_details(Code::Unauthenticated, "send the token", details);
+    for refusal in [
+        token,
+        Status::permission_denied("send the token"),
+        Status::unauthenticated("send the token"),
+    ] {
+        let base = model(1);
+        let learner = FakeLearner::new(&base, &base.weights, 2, 2);
+        let run = actor::run(
+            FakeEnv::refusing_after(2, refusal).transport(),
+            learner.transport(),
+            "actor",
+            config(4, 1),
+            Placement::default(),
+            std::future::pending(),
+        );
+        let limit = Duration::from_secs(60);
+        let error = tokio::time::timeout(limit, run).await.unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "Env.Reset failed: send the token");
+        let submitted = learner.submitted();
+        assert_eq!(submitted.len(), 1);
+        assert!(submitted.values().flatten().all(|played| played.scored));
+    }
 }
 
 /// The other members of the group are complete by then.
@@ -211,6 +264,7 @@ async fn only_episodes_whose_calls_failed_are_played_again() {
             attempts: 0,
             ..Retry::default()
         },
+        first_pause: Duration::from_millis(1),
         ..config(4, 2)
     };
     let env = FakeEnv::failing_member(4);

@@ -230,7 +230,9 @@ pub struct CheckpointConfig {
     /// `save_steps`.
     #[default(10)]
     pub every_steps: u64,
-    /// Number of checkpoints that are kept, at least 1. TRL: `save_total_limit`.
+    /// Number of checkpoints that are kept, at least 1. `sqlenv train` keeps at least 2 if the
+    /// learning curve has points, so that a resumed run can evaluate the checkpoint whose
+    /// evaluation was interrupted. TRL: `save_total_limit`.
     #[default(2)]
     pub keep_last: usize,
 }

@@ -40,6 +40,17 @@ pub enum LearnerError {
         /// What is wrong with it and what to do.
         reason: String,
     },
+    /// The run in a folder has other settings, questions, another base model or another dtype.
+    /// Remedy: those of the run, or another folder.
+    #[error(
+        "{path}: was written under other settings, questions, another base model or another \
+         dtype; resume with those of the run, or start a new run in another folder",
+        path = path.display()
+    )]
+    OtherSettings {
+        /// The newest checkpoint of the run.
+        path: PathBuf,
+    },
     /// An earlier group could not be journaled. Remedy: that of the failure, then resume.
     #[error("the journal takes no more groups after a failure: {failure}")]
     JournalEnded {

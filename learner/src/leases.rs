@@ -2,8 +2,8 @@
 //!
 //! Pure. Time is an argument. **No actor holds up the others.** An actor has a limited number of
 //! leases. Until its first accepted work, and after each lease that it let expire, its leases last
-//! only a tenth of the usual time, and after an expiry the other actors have that long to take the
-//! work first.
+//! only a tenth of the usual time. After an expiry the other actors have that long, and a minute at
+//! most, to take the work first.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,6 +15,9 @@ use rand_chacha::{
 /// By how much shorter the leases are of an actor without accepted work, and their least time.
 const UNPROVEN_SHARE: u32 = 10;
 const MIN_UNPROVEN: Duration = Duration::from_secs(10);
+/// The longest first chance of the other actors. They claim again within seconds, and if all actors
+/// are late, nobody works meanwhile. A tenth of a lease may be longer than any run.
+const MAX_CHANCE: Duration = Duration::from_secs(60);
 /// Actors and former leases that are remembered. Forgetting one costs a rollout.
 const MAX_ACTORS: usize = 4_096;
 const MAX_HOLDERS: usize = 64;
@@ -71,7 +74,7 @@ impl Leases {
     /// lease expire leaves the others some time.
     pub(crate) fn first_chance(&self, free_since: Duration, actor_id: &str) -> Duration {
         match self.late.contains(actor_id) {
-            true => free_since + self.unproven(),
+            true => free_since + self.unproven().min(MAX_CHANCE),
             false => Duration::ZERO,
         }
     }

@@ -60,7 +60,8 @@ pub struct LossInput<'a> {
 pub struct LossDivisors {
     /// [`LossSettings::divisor`] of the whole batch.
     pub policy: f64,
-    /// Weight of this micro-batch in the entropy bonus: its share of the batch's loss tokens.
+    /// Weight of this micro-batch in the entropy bonus: its share of the batch's loss tokens,
+    /// without those of demonstrations.
     pub entropy_share: f64,
 }
 

@@ -18,18 +18,23 @@ use std::{
 };
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::{
     Code, Status,
     body::Body,
-    codegen::{Service, http},
+    codegen::{
+        Service,
+        http::{self, StatusCode},
+    },
 };
 use tower::ServiceExt;
 
 use crate::{
     MAX_MESSAGE_BYTES,
     endpoints::MeasuredChannel,
-    status::has_reason,
+    log_pacing::RareWarning,
+    status::{has_reason, refuses_caller},
     transport::{BoxError, is_timeout},
     v1::ErrorReason,
 };
@@ -45,6 +50,8 @@ const FRAME_BYTES: usize = 5;
 pub(crate) struct Failover {
     channels: Arc<[MeasuredChannel]>,
     current: Arc<AtomicUsize>,
+    /// Warns of servers that refuse the caller.
+    warning: Arc<Mutex<RareWarning>>,
 }
 
 impl Failover {
@@ -52,6 +59,7 @@ impl Failover {
         Self {
             channels: channels.into(),
             current: Arc::default(),
+            warning: Arc::default(),
         }
     }
 
@@ -87,12 +95,20 @@ impl Failover {
         }
     }
 
+    /// Says now and then that a server refuses the caller. Each call may find this again.
+    fn refused(&self, index: usize, problem: &str) {
+        if let Some(calls) = self.warning.lock().note() {
+            let address = self.channels[index].address();
+            tracing::warn!(calls, "{address} is of no use to this run: {problem}");
+        }
+    }
+
     async fn send(self, request: http::Request<Body>) -> Result<http::Response<Body>, BoxError> {
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         let count = self.channels.len();
         let first = self.current.load(Ordering::Relaxed) % count;
-        let (mut is_full, mut is_foreign) = (vec![false; count], vec![false; count]);
+        let (mut is_full, mut has_refused) = (vec![false; count], vec![false; count]);
         let (mut attempt, mut last) = (0, None);
         loop {
             let index = (first + attempt) % count;
@@ -120,21 +136,20 @@ impl Failover {
                     return outcome;
                 }
                 Some(Fault::Full) => is_full[index] = true,
-                Some(Fault::Foreign(problem)) => {
-                    let address = self.channels[index].address();
-                    tracing::warn!("{address} is of no use to this run: {problem}");
-                    is_foreign[index] = true;
+                Some(Fault::Refusal(problem)) => {
+                    self.refused(index, &problem);
+                    has_refused[index] = true;
                 }
                 Some(Fault::Away) => {}
             }
             let is_asked = |it: &usize| {
                 let index = (first + it) % count;
-                !is_full[index] && !is_foreign[index]
+                !is_full[index] && !has_refused[index]
             };
             let next = (attempt + 1..ROUNDS * count).find(is_asked);
             // A server that is away or full may serve a retry, so its outcome counts more.
             let outcome = match last.take() {
-                Some(earlier) if is_foreign[index] => earlier,
+                Some(earlier) if has_refused[index] => earlier,
                 _ => outcome,
             };
             match next {
@@ -193,9 +208,9 @@ async fn exchange(
 enum Fault {
     /// It is not there, or cannot serve the call.
     Away,
-    /// It serves other data or rules than the caller expects, for example since a file has changed
-    /// there. The text says what.
-    Foreign(String),
+    /// It refuses the caller, for example since its data or its token has changed. The text says
+    /// why.
+    Refusal(String),
     /// It has as much work as it takes. Asking it again at once would add to that.
     Full,
     /// It did not respond before the caller's deadline, or its own.
@@ -209,18 +224,28 @@ fn fault(outcome: &Result<http::Response<Body>, BoxError>) -> Option<Fault> {
         Err(_) => return Some(Fault::Away),
         Ok(response) => response,
     };
-    let status = Status::from_header_map(response.headers())?;
+    let Some(status) = Status::from_header_map(response.headers()) else {
+        // A proxy may answer by HTTP alone.
+        let answer = response.status();
+        return match answer {
+            StatusCode::OK => None,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                let problem = format!("it answers by HTTP status {answer}");
+                Some(Fault::Refusal(problem))
+            }
+            _ => Some(Fault::Away),
+        };
+    };
     match status.code() {
         // One slow query. Only this server knows that its retry is one, and answers it.
         Code::Unavailable if has_reason(&status, ErrorReason::WallClock) => None,
         // A database that one server cannot read may be whole at another.
         Code::Unavailable | Code::Internal => Some(Fault::Away),
-        Code::FailedPrecondition if has_reason(&status, ErrorReason::ForeignEnvironment) => {
-            Some(Fault::Foreign(status.message().to_owned()))
-        }
         Code::ResourceExhausted => Some(Fault::Full),
         // tonic's servers end a call by CANCELLED when its deadline has passed.
         Code::DeadlineExceeded | Code::Cancelled => Some(Fault::Late),
+        // Data and tokens are changed on one server after the other.
+        _ if refuses_caller(&status) => Some(Fault::Refusal(status.message().to_owned())),
         _ => None,
     }
 }

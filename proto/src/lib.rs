@@ -34,7 +34,7 @@ pub use replay::MAX_REPLAYED_ACTIONS;
 pub use server_tls::{ServerTls, TlsConfig};
 pub use shared_message::{SharedMessage, SharedMessages, SharedResponses, share};
 pub use snapshot::{Snapshot, SnapshotAssembler, SnapshotError};
-pub use status::{has_reason, may_pass, reason_name, status_text};
+pub use status::{has_reason, may_pass, reason_name, refuses_caller, status_text};
 pub use tools::{TOOLS, Tool, ToolTexts};
 pub use trace_context::{TRACES, TraceContext, served_call};
 pub use transport::Transport;

@@ -1,4 +1,5 @@
-//! What a status means to its caller: its text in words, and whether it may pass.
+//! What a status means to its caller: its text in words, whether it may pass, and whether it
+//! concerns the caller.
 
 use std::error::Error;
 
@@ -47,6 +48,14 @@ pub fn reason_name(reason: ErrorReason) -> &'static str {
 pub fn has_reason(status: &Status, reason: ErrorReason) -> bool {
     let info = status.get_details_error_info();
     info.is_some_and(|info| info.reason == reason_name(reason))
+}
+
+/// Returns whether a service refuses the caller rather than the call: it serves another environment
+/// than the caller expects, or it, or a proxy in front of it, does not take the caller's token.
+pub fn refuses_caller(status: &Status) -> bool {
+    use ErrorReason::{BearerTokenRefused, ForeignEnvironment};
+    let mut reasons = [BearerTokenRefused, ForeignEnvironment].into_iter();
+    status.code() == Code::PermissionDenied || reasons.any(|reason| has_reason(status, reason))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use std::{
+    io::{self, Seek as _},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -21,8 +22,13 @@ use proto::{
 };
 use tokio::{net::TcpListener, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Code, Request, Response, Status};
+use tonic::{
+    Code, Request, Response, Status,
+    body::Body,
+    codegen::http::{self, StatusCode},
+};
 use tonic_types::{ErrorDetails, StatusExt as _};
+use tower::util::MapResponseLayer;
 
 /// Returns the question id as the token, refuses steps, lists one long question, whose bytes the
 /// page size gives, and is slow to answer `Info`.
@@ -250,6 +256,28 @@ async fn serve_counted(refusal: Option<Status>) -> (String, Arc<AtomicUsize>) {
     (address, calls)
 }
 
+/// Serves on a free port behind a proxy that answers each call itself, by HTTP alone. Returns the
+/// address and the number of calls.
+async fn serve_proxy(answer: StatusCode) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let replace = move |_: http::Response<Body>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let mut response = http::Response::new(Body::empty());
+        *response.status_mut() = answer;
+        response
+    };
+    tokio::spawn(
+        tonic::transport::Server::builder()
+            .layer(MapResponseLayer::new(replace))
+            .add_service(server())
+            .serve_with_incoming(TcpListenerStream::new(listener)),
+    );
+    (address, calls)
+}
+
 /// Serves on a free port and refuses each call, because it has too much work.
 async fn serve_full() -> (String, Arc<AtomicUsize>) {
     serve_counted(Some(Status::resource_exhausted("too many calls"))).await
@@ -326,28 +354,66 @@ fn foreign() -> Status {
     Status::with_error_details(Code::FailedPrecondition, "has changed", details)
 }
 
+/// As an env-node refuses the bearer token of a caller.
+fn refused() -> Status {
+    let details = ErrorDetails::with_error_info("BEARER_TOKEN_REFUSED", "sqlenv", []);
+    Status::with_error_details(Code::Unauthenticated, "send the token", details)
+}
+
+/// Checks that calls leave a server for the next one. If that is no better, they end by its code.
+async fn check_is_left(broken: &str, calls: &AtomicUsize, code: Code) {
+    let list = format!("{broken},{}", serve().await);
+    let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+    for _ in 0..2 {
+        client.reset(ResetRequest::default()).await.unwrap();
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 1, "{code:?}");
+
+    let list = format!("{broken},{broken}");
+    let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+    let status = client.reset(ResetRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), code, "{status}");
+}
+
 #[tokio::test]
 async fn a_call_that_one_server_cannot_serve_goes_to_the_next() {
-    for refusal in [Status::internal("no database"), foreign()] {
-        let (broken, calls) = serve_counted(Some(refusal.clone())).await;
-        let list = format!("{broken},{}", serve().await);
-        let mut client = EnvClient::new(Transport::dial(&list).unwrap());
-        for _ in 0..2 {
-            client.reset(ResetRequest::default()).await.unwrap();
-        }
-        assert_eq!(calls.load(Ordering::Relaxed), 1);
-
-        let (broken_too, _) = serve_counted(Some(refusal.clone())).await;
-        let list = format!("{broken},{broken_too}");
-        let mut client = EnvClient::new(Transport::dial(&list).unwrap());
-        let status = client.reset(ResetRequest::default()).await.unwrap_err();
-        assert_eq!(status.code(), refusal.code(), "{status}");
+    for refusal in [
+        Status::internal("no database"),
+        foreign(),
+        refused(),
+        Status::permission_denied("not from here"),
+    ] {
+        let code = refusal.code();
+        let (broken, calls) = serve_counted(Some(refusal)).await;
+        check_is_left(&broken, &calls, code).await;
     }
 }
 
-/// The other server may serve a retry.
+/// A proxy checks the callers of its server, or does not reach it.
+#[tokio::test]
+async fn a_call_that_a_proxy_answers_goes_to_the_next_server() {
+    for (answer, code) in [
+        (StatusCode::UNAUTHORIZED, Code::Unauthenticated),
+        (StatusCode::FORBIDDEN, Code::PermissionDenied),
+        (StatusCode::NOT_FOUND, Code::Unimplemented),
+        (StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable),
+    ] {
+        let (proxy, calls) = serve_proxy(answer).await;
+        check_is_left(&proxy, &calls, code).await;
+    }
+}
+
+/// The other server may serve a retry. However many calls the first one refuses, they are worth one
+/// line.
 #[tokio::test]
 async fn a_server_of_another_environment_ends_no_call_while_another_is_away_or_full() {
+    let mut log = tempfile::tempfile().unwrap();
+    let logging = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_ansi(false)
+        .with_writer(log.try_clone().unwrap())
+        .finish();
+    let _logging = tracing::subscriber::set_default(logging);
     let (full, _) = serve_full().await;
     for (other, expected) in [
         (nobody().await, Code::Unavailable),
@@ -357,11 +423,17 @@ async fn a_server_of_another_environment_ends_no_call_while_another_is_away_or_f
         for list in [format!("{changed},{other}"), format!("{other},{changed}")] {
             calls.store(0, Ordering::Relaxed);
             let mut client = EnvClient::new(Transport::dial(&list).unwrap());
-            let status = client.reset(ResetRequest::default()).await.unwrap_err();
-            assert_eq!(status.code(), expected, "{status}");
-            assert_eq!(calls.load(Ordering::Relaxed), 1);
+            for _ in 0..2 {
+                let status = client.reset(ResetRequest::default()).await.unwrap_err();
+                assert_eq!(status.code(), expected, "{status}");
+            }
+            assert_eq!(calls.load(Ordering::Relaxed), 2);
         }
     }
+    log.rewind().unwrap();
+    let lines = io::read_to_string(log).unwrap();
+    let found = lines.matches("is of no use to this run").count();
+    assert_eq!(found, 4, "one for each list: {lines}");
 }
 
 /// Only the node on which a query was too slow once answers its retry.

@@ -75,6 +75,25 @@ enum WorkId {
     Part(u64, u64),
 }
 
+/// The reminders that there is no work.
+struct NoWork(WaitReminder);
+
+impl NoWork {
+    fn new(now: Instant) -> Self {
+        Self(WaitReminder::new(now.into_std(), NO_WORK, NO_WORK_AGAIN))
+    }
+
+    /// Notes a claim that gave no work. Returns how long there has been none if that is worth a
+    /// line. While this actor has work in progress, the wait begins anew, because the learner may
+    /// be waiting for that work.
+    fn note(&mut self, has_work_in_progress: bool, now: Instant) -> Option<Duration> {
+        if has_work_in_progress {
+            *self = Self::new(now);
+        }
+        self.0.due(now.into_std())
+    }
+}
+
 /// What this actor plays or submits, with the version of its policy when it began, and the newest
 /// lease of it. If a lease has ended, the learner may hand out the work again before it has the
 /// result.
@@ -208,18 +227,15 @@ impl Actor {
     /// Claims until there is something to play.
     async fn next_work(&self) -> Result<Work, ActorError> {
         let began = Instant::now();
-        let mut reminder = WaitReminder::new(began.into_std(), NO_WORK, NO_WORK_AGAIN);
+        let mut no_work = NoWork::new(began);
         loop {
             let version = self.version();
             let work = match self.learner.claim(version, self.report()).await? {
                 Some(Outcome::Group(claim)) => Work::Group(claim),
                 Some(Outcome::Evaluation(claim)) => Work::Evaluation(claim),
                 Some(Outcome::Wait(wait)) => {
-                    // While this actor has work in progress, the learner waits for its result. The
-                    // actor may wait for an env-node that it cannot reach.
-                    if self.in_progress.is_empty()
-                        && let Some(waited) = reminder.due(Instant::now().into_std())
-                    {
+                    let is_busy = !self.in_progress.is_empty();
+                    if let Some(waited) = no_work.note(is_busy, Instant::now()) {
                         let seconds = waited.as_secs();
                         tracing::warn!(
                             "the learner has had no work for {seconds} s: it trains, or waits for \
@@ -268,6 +284,19 @@ mod tests {
             policy_version,
             ..EvaluationClaim::default()
         })
+    }
+
+    #[test]
+    fn time_in_which_an_actor_plays_is_not_time_without_work() {
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let mut no_work = NoWork::new(began);
+        let while_playing = (0..=300).filter_map(|second| no_work.note(true, after(second)));
+        assert_eq!(while_playing.count(), 0);
+        assert_eq!(no_work.note(false, after(301)), None);
+        let waited = Duration::from_secs(61);
+        assert_eq!(no_work.note(false, after(361)), Some(waited));
+        assert_eq!(no_work.note(false, after(362)), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use actor::{EpisodeSettings, ExpectedEnvironment, Retry, RolloutLimits};
@@ -17,7 +18,8 @@ use proto::{
         env_server::{Env, EnvServer},
     },
 };
-use tonic::{Request, Response, Status};
+use tokio::time::Instant;
+use tonic::{Code, Request, Response, Status};
 
 pub(crate) const STEP_BUDGET: u32 = 6;
 
@@ -29,8 +31,13 @@ pub(crate) struct FakeEnv {
     restart_every: usize,
     /// The first resets of each episode of member 1 that fail.
     failing_resets: usize,
+    /// For how long, from the first Reset on, resets fail, and by which code.
+    away: Option<(Duration, Code)>,
+    /// After how many resets each one is refused, and by which status.
+    refusal: Option<(usize, Status)>,
     calls: Arc<Mutex<usize>>,
     resets: Arc<Mutex<BTreeMap<String, usize>>>,
+    first_reset: Arc<Mutex<Option<Instant>>>,
 }
 
 impl FakeEnv {
@@ -55,6 +62,22 @@ impl FakeEnv {
     pub(crate) fn failing_member(failing_resets: usize) -> Self {
         Self {
             failing_resets,
+            ..Self::default()
+        }
+    }
+
+    /// Returns an environment that serves no episode for this time from the first Reset on.
+    pub(crate) fn away_for(time: Duration, code: Code) -> Self {
+        Self {
+            away: Some((time, code)),
+            ..Self::default()
+        }
+    }
+
+    /// Returns an environment that refuses its callers after so many resets.
+    pub(crate) fn refusing_after(resets: usize, status: Status) -> Self {
+        Self {
+            refusal: Some((resets, status)),
             ..Self::default()
         }
     }
@@ -99,7 +122,18 @@ impl FakeEnv {
         if of_member_1 && *count <= self.failing_resets {
             return Err(Status::unavailable("no memory for this episode"));
         }
-        Ok(())
+        if let Some((time, code)) = self.away {
+            let mut first = self.first_reset.lock().unwrap();
+            if first.get_or_insert_with(Instant::now).elapsed() < time {
+                return Err(Status::new(code, "the node starts"));
+            }
+        }
+        match &self.refusal {
+            Some((served, status)) if resets.values().sum::<usize>() > *served => {
+                Err(status.clone())
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -154,6 +154,7 @@ impl Learner for FakeLearner {
                 shots: 0,
             }),
             policy_version: 0,
+            replay_seconds: 0,
         }))
     }
 

@@ -1,7 +1,7 @@
 //! Settings of the policy loss: the options and defaults of TRL 1.16.0 under this project's names.
 //!
-//! Invariant: a number that the chosen loss does not use has its default. Names and order of the
-//! fields are part of a run's fingerprint.
+//! Invariant: a setting that the loss does not use has its default. Names and order of the fields
+//! are part of a run's fingerprint.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,7 @@ pub struct LossSettings {
     /// Lower bound of the correction, at most 1; absent: none. TRL:
     /// `vllm_importance_sampling_clip_min`.
     pub sampler_clip_min: Option<f64>,
-    /// Upper bound of the correction, at least 1; absent: none. TRL:
+    /// Upper bound of the correction, at least 1; for none give 1e300. TRL:
     /// `vllm_importance_sampling_clip_max`.
     #[default(Some(3.0))]
     pub sampler_clip_max: Option<f64>,
@@ -167,7 +167,7 @@ impl LossSettings {
         }
     }
 
-    /// Checks every number, and refuses numbers that the loss does not use. The error names the
+    /// Checks every number, and refuses settings that the loss does not use. The error names the
     /// field and what it may be.
     pub fn validate(&self) -> Result<()> {
         if self.loss_type == LossType::Cispo && self.clip_high.is_none() {
@@ -207,26 +207,32 @@ impl LossSettings {
         self.refuse_unused()
     }
 
-    /// Refuses numbers that the loss does not use, or that make no sense for it.
+    /// Refuses settings that the loss does not use, and numbers that make no sense for it.
     fn refuse_unused(&self) -> Result<()> {
         use LossType::{Cispo, DrGrpo, Sapo, Vespo};
         let (loss, default) = (self.loss_type, Self::default());
         let clips = ![Cispo, Sapo, Vespo].contains(&loss);
+        let has_kl = self.kl_coef != 0.0;
+        let corrects = self.sampler_correction != SamplerCorrection::Off;
         macro_rules! check {
-            ($($is_used:expr => $($field:ident)+;)+) => {$($(
+            ($($is_used:expr, $user:literal => $($field:ident)+;)+) => {$($(
                 if !$is_used && self.$field != default.$field {
-                    let problem = "is set, but loss_type does not use it; leave it out";
+                    let problem = concat!("is set, but ", $user, " does not use it; leave it out");
                     let field = concat!("loss.", stringify!($field));
                     return Err(LearnerError::setting(field, problem));
                 }
             )+)+};
         }
         check! {
-            clips => clip_low delta;
-            clips || loss == Cispo => clip_high;
-            loss == DrGrpo => dr_grpo_length;
-            loss == Sapo => sapo_temperature_pos sapo_temperature_neg;
-            loss == Vespo => vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg;
+            clips, "loss_type" => clip_low delta;
+            clips || loss == Cispo, "loss_type" => clip_high;
+            loss == DrGrpo, "loss_type" => dr_grpo_length;
+            loss == Sapo, "loss_type" => sapo_temperature_pos sapo_temperature_neg;
+            loss == Vespo, "loss_type" => vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg;
+            loss != Vespo || (has_kl && self.kl_bias_correction),
+                "vespo without kl_coef and kl_bias_correction" => ratio_level;
+            has_kl, "kl_coef = 0" => kl_bias_correction;
+            corrects, "sampler_correction = \"off\"" => sampler_clip_min sampler_clip_max;
         }
         // verl adds 1 to its setting of that name.
         if loss == Cispo && self.clip_high.is_some_and(|high| high < 1.0) {

@@ -32,7 +32,7 @@ use tonic::{Code, Status};
 use super::{
     BASE, RankRole, Ranks, STATE,
     connection::{DEPTH, LeaderConnection, Peer as _},
-    nccl::Nccl,
+    nccl::{self, Nccl},
 };
 use crate::{
     clock::now,
@@ -202,6 +202,10 @@ fn prepare(leader: &mut LeaderConnection, options: &RankOptions) -> Result<Optio
         let problem = format!("made this process rank {rank} of {count}, in a run of {wanted}");
         return Err(leader.fault(problem));
     }
+    if !welcome.nccl_id.is_empty() {
+        // Rank 0 connects NCCL after the digest, and would wait for a rank that fails later.
+        nccl::check(&options.device)?;
+    }
     let dtype = DType::from_str(&welcome.dtype)
         .map_err(|fault| leader.fault(format!("sent an unknown dtype: {fault}")))?;
     let weights = Weights::from_bytes(&leader.receive_bytes(BASE, None)?, &options.device, dtype)?;
@@ -264,41 +268,57 @@ mod tests {
         }
     }
 
-    /// Returns what a rank says of this welcome, after which it would need the weights.
-    async fn fault_of(rank: u32, ranks: u32, config: &LearnerConfig) -> String {
-        let welcome = RankWelcome {
+    fn welcome(rank: u32, ranks: u32, config: &LearnerConfig) -> RankWelcome {
+        RankWelcome {
             rank,
             ranks,
             settings: serde_json::to_string(config).unwrap(),
             dtype: "f32".to_owned(),
             ..RankWelcome::default()
-        };
+        }
+    }
+
+    /// Returns what a rank tells rank 0 of this welcome, after which it would need the weights.
+    async fn fault_of(welcome: RankWelcome) -> String {
         let part = Some(train_response::Part::Welcome(welcome));
         let sent = tokio_stream::iter([Ok(TrainResponse { part })]);
-        let (sender, _receiver) = mpsc::channel(DEPTH);
-        let mut leader = LeaderConnection::new(sender, Box::pin(sent), Handle::current());
+        let (sender, mut said) = mpsc::channel(DEPTH);
+        let leader = LeaderConnection::new(sender, Box::pin(sent), Handle::current());
         let options = RankOptions {
             device: Device::Cpu,
             threads: 1,
             timeout: Duration::ZERO,
             stopping: CancellationToken::new(),
         };
-        let prepared = move || prepare(&mut leader, &options).map(|_| ()).unwrap_err();
-        let fault = tokio::task::spawn_blocking(prepared).await.unwrap();
+        let trained = move || train(leader, &options, &AtomicBool::new(false)).unwrap_err();
+        let fault = tokio::task::spawn_blocking(trained).await.unwrap();
+        let first = said.recv().await.unwrap().part;
+        assert_eq!(first, Some(train_request::Part::Fault(fault.to_string())));
         fault.to_string()
     }
 
     #[tokio::test]
     async fn a_welcome_that_does_not_add_up_is_refused() {
         for (rank, ranks) in [(1, 0), (1, 1), (0, 3), (3, 3), (1, 2), (u32::MAX, u32::MAX)] {
-            let fault = fault_of(rank, ranks, &settings()).await;
+            let fault = fault_of(welcome(rank, ranks, &settings())).await;
             assert!(fault.contains("in a run of 3"), "{fault}");
         }
         let mut unusable = settings();
         unusable.group_size = 0;
-        let fault = fault_of(1, 3, &unusable).await;
+        let fault = fault_of(welcome(1, 3, &unusable)).await;
         assert!(fault.contains("group_size"), "{fault}");
-        let fault = fault_of(2, 3, &settings()).await;
+        let fault = fault_of(welcome(2, 3, &settings())).await;
         assert!(fault.contains("its connection ended"), "{fault}");
+    }
+
+    /// Rank 0 connects NCCL after the digests of all ranks, and then waits for them for ever.
+    #[tokio::test]
+    async fn a_rank_that_cannot_use_nccl_says_so_before_its_digest() {
+        let by_nccl = RankWelcome {
+            nccl_id: vec![0; 128],
+            ..welcome(2, 3, &settings())
+        };
+        let fault = fault_of(by_nccl).await;
+        assert!(fault.contains("ranks.reduce: is nccl"), "{fault}");
     }
 }

@@ -63,7 +63,7 @@ pub fn sum_alone(
     gradients: Gradients,
 ) -> Result<Gradients> {
     let timeout = RankSettings::default().timeout();
-    let nccl = Nccl::open(&nccl::new_id()?, device, 0, 1, timeout)?;
+    let nccl = Nccl::open(&nccl::new_id(device)?, device, 0, 1, timeout)?;
     nccl.all_reduce(parameters, gradients, || None)
 }
 
@@ -184,7 +184,7 @@ impl Ranks {
         let count = 1 + others.len();
         let id = match config.ranks.reduce {
             ReduceBy::Grpc => None,
-            ReduceBy::Nccl => Some(nccl::new_id()?),
+            ReduceBy::Nccl => Some(nccl::new_id(network.device())?),
         };
         let weights = Bytes::from(base.weights.to_bytes()?);
         let state = Bytes::from(network.state().to_bytes()?);
@@ -212,8 +212,8 @@ impl Ranks {
         let timeout = config.ranks.timeout();
         let open = |id: Vec<u8>| Nccl::open(&id, network.device(), 0, count, timeout);
         let mut ranks = Self { role, nccl: None };
-        // Before NCCL connects: a rank that cannot take part reports it here, whereas NCCL would
-        // wait for it without a deadline.
+        // Before NCCL connects, which waits without a deadline: a rank that cannot use NCCL reports
+        // it here in place of its digest.
         ranks.agree(network, step)?;
         ranks.nccl = id.map(open).transpose()?;
         Ok(ranks)

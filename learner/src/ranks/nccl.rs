@@ -4,14 +4,15 @@
 //! the gradients. NCCL adds in an order of its own, which is the same at each run on the same
 //! machines. A rank that waits for another that died within a collective gives up when the
 //! connection to it has ended, or after the timeout; the process must then end, since the GPU still
-//! waits. Connecting (`ncclCommInitRank`) has no deadline but NCCL's own.
+//! waits. Connecting (`ncclCommInitRank`) has no deadline but NCCL's own, so a rank that could not
+//! connect says so before the others begin to.
 
 use std::{collections::BTreeMap, ffi::c_char, thread::sleep, time::Duration};
 
 use candle_core::{
-    CpuStorage, CudaStorage, Device, InplaceOp1, Layout,
+    CpuStorage, CudaDevice, CudaStorage, Device, InplaceOp1, Layout,
     cuda_backend::cudarc::nccl::{
-        result::NcclError,
+        result::{NcclError, get_nccl_version},
         safe::{Comm, Id, ReduceOp},
     },
 };
@@ -35,8 +36,21 @@ pub(super) struct Nccl {
 #[expect(unsafe_code, reason = "cudarc leaves it to its users")]
 unsafe impl Send for Nccl {}
 
-/// Returns a new unique id by which ranks connect.
-pub(super) fn new_id() -> Result<Vec<u8>> {
+/// Checks that a rank which computes on this device can take part.
+pub(super) fn check(device: &Device) -> Result<()> {
+    cuda_device(device)?;
+    match get_nccl_version() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(fault(format!(
+            "its library cannot be used ({:?}), and `sqlenv doctor` says why",
+            error.0
+        ))),
+    }
+}
+
+/// Returns a new unique id by which ranks connect, if this one, on its device, can take part.
+pub(super) fn new_id(device: &Device) -> Result<Vec<u8>> {
+    check(device)?;
     let id = Id::new().map_err(|error| failed(&error))?;
     Ok(id.internal().iter().map(|byte| *byte as u8).collect())
 }
@@ -51,13 +65,7 @@ impl Nccl {
         count: usize,
         timeout: Duration,
     ) -> Result<Self> {
-        let Device::Cuda(device) = device else {
-            return Err(LearnerError::setting(
-                "ranks.reduce",
-                "is nccl, but this rank computes on the CPU; give every rank a CUDA device, or \
-                 give grpc",
-            ));
-        };
+        let device = cuda_device(device)?;
         let bytes: [u8; 128] = id
             .try_into()
             .map_err(|_| fault(format!("an id of {} bytes", id.len())))?;
@@ -124,6 +132,17 @@ impl InplaceOp1 for Nccl {
             .map(|_| ())
             .map_err(|error| candle_core::Error::Msg(format!("NCCL: {:?}", error.0)))
     }
+}
+
+fn cuda_device(device: &Device) -> Result<&CudaDevice> {
+    let Device::Cuda(device) = device else {
+        return Err(LearnerError::setting(
+            "ranks.reduce",
+            "is nccl, but this rank computes on the CPU; give every rank a CUDA device, or give \
+             grpc",
+        ));
+    };
+    Ok(device)
 }
 
 /// Names the error by its code, which its `Display` leaves out.

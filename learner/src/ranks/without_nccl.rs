@@ -12,7 +12,11 @@ use crate::{
 /// Cannot exist without NCCL.
 pub(super) enum Nccl {}
 
-pub(super) fn new_id() -> Result<Vec<u8>> {
+pub(super) fn check(_: &Device) -> Result<()> {
+    Err(absent())
+}
+
+pub(super) fn new_id(_: &Device) -> Result<Vec<u8>> {
     Err(absent())
 }
 

@@ -129,6 +129,7 @@ impl RunContext {
             policy_version: self.snapshots.borrow().policy_version,
             max_leases_per_actor: u32::try_from(self.config.trust.max_leases_per_actor)
                 .unwrap_or(u32::MAX),
+            replay_seconds: self.verifier.get().map_or(0, |it| it.patience_seconds),
         }
     }
 }

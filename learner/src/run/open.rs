@@ -211,12 +211,12 @@ fn restore(
 
 /// Refuses the checkpoint in `path` of a run with another fingerprint.
 fn check_fingerprint(state: &CheckpointState, path: &Path, fingerprint: &str) -> Result<()> {
-    if state.fingerprint == fingerprint {
-        return Ok(());
+    match state.fingerprint == fingerprint {
+        true => Ok(()),
+        false => Err(LearnerError::OtherSettings {
+            path: path.to_owned(),
+        }),
     }
-    let reason = "was written under other settings, questions, another base model or another \
-                  dtype; resume with those of the run, or start a new run in another folder";
-    Err(LearnerError::broken(path, reason))
 }
 
 /// Returns the questions from a checkpoint on.

@@ -54,7 +54,7 @@ impl Scheduler {
     }
 
     /// Notes whose leases have expired.
-    pub(super) fn note_expired(&mut self, now: Duration) {
+    pub(crate) fn note_expired(&mut self, now: Duration) {
         for state in self.groups.values_mut().filter(|it| it.summary.is_none()) {
             let has_expired = state.work.note_expiry(now, &mut self.leases);
             self.expired_leases += u64::from(has_expired);

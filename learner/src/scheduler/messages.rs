@@ -55,7 +55,8 @@ pub enum Admission {
     Accept,
     /// The group is recorded already, or its step is made, perhaps without it.
     Duplicate,
-    /// Sampled with weights that are too old; the group is handed out again.
+    /// Sampled with weights that are too old, or that this learner has not made: a restart took the
+    /// run back, and the actor still had the weights from before. The group is handed out again.
     Stale,
     /// This learner did not hand the group out to this actor; a learner before a restart may have.
     /// The group is handed out again.

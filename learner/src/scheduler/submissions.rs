@@ -6,10 +6,15 @@ use super::{Admission, GroupState, GroupSummary, Scheduler};
 use crate::{group::SubmissionHead, leases::LeasedWork};
 
 impl Scheduler {
-    /// Decides whether the run takes a finished group, of which `oldest_version` is the oldest
-    /// policy version that sampled. The lease of a stale group ends, so that the group is handed
-    /// out again, unless another actor holds it by now.
-    pub fn judge(&mut self, head: &SubmissionHead, oldest_version: u64) -> Admission {
+    /// Decides whether the run takes a finished group, which the policy versions from
+    /// `oldest_version` to `newest_version` sampled. The lease of a stale group ends, so that the
+    /// group is handed out again, unless another actor holds it by now.
+    pub fn judge(
+        &mut self,
+        head: &SubmissionHead,
+        oldest_version: u64,
+        newest_version: Option<u64>,
+    ) -> Admission {
         let index = head.number;
         let is_in = self
             .groups
@@ -23,7 +28,7 @@ impl Scheduler {
             Admission::Duplicate
         } else if !self.was_given(head) {
             Admission::Unknown
-        } else if self.is_stale(oldest_version) {
+        } else if newest_version > Some(self.version) || self.is_stale(oldest_version) {
             self.end_lease(index, head.lease_id);
             Admission::Stale
         } else {

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::{BoxFuture, try_join_all};
+use futures::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use policy::random::derive_seed;
 use proto::{
@@ -34,6 +34,9 @@ use crate::{
 /// Attempts of a call whose status may pass, and the pause between them.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
+/// A replay may last as long as a lease, or this long if that is longer: databases may be slow. A
+/// result counts even if its lease has expired.
+const MIN_PATIENCE_SECONDS: u32 = 300;
 
 /// Bytes of actions that one call plays. A request also has a token, and a node takes 6 MiB by
 /// default.
@@ -51,8 +54,9 @@ pub(crate) struct Verifier {
     pub(super) expected: ActorIdentity,
     step_budget: u32,
     share: f64,
-    /// After it, an answer no longer helps: every lease has ended.
-    patience: Duration,
+    /// How long a replay may last. The actor waits as long for the answer, and then submits it
+    /// again.
+    pub(crate) patience_seconds: u32,
     warning: Mutex<RareWarning>,
     /// Actors cannot tell which groups are played again.
     secret: RandomState,
@@ -105,7 +109,7 @@ impl Verifier {
             expected,
             step_budget: config.rollout.step_budget,
             share: config.trust.verified_share,
-            patience: Duration::from_secs(config.lease_seconds.into()),
+            patience_seconds: config.lease_seconds.max(MIN_PATIENCE_SECONDS),
             warning: Mutex::default(),
             secret: RandomState::new(),
         }
@@ -155,18 +159,22 @@ impl Verifier {
         &self,
         episodes: impl Iterator<Item = Played<'a>>,
     ) -> Result<(), VerifyError> {
+        let seconds = self.patience_seconds;
         let mut replays: Vec<BoxFuture<'_, Result<(), VerifyError>>> = Vec::new();
         for played in episodes {
-            replays.push(Box::pin(async move { self.replay(&played).await }));
+            replays.push(Box::pin(async move {
+                let replayed = timeout(Duration::from_secs(seconds.into()), self.replay(&played));
+                let late = |_| Err(VerifyError::EnvAway(format!("no answer for {seconds} s")));
+                replayed.await.unwrap_or_else(late)
+            }));
         }
-        let replayed = timeout(self.patience, try_join_all(replays)).await;
-        let late = |_| {
-            let seconds = self.patience.as_secs();
-            Err(VerifyError::EnvAway(format!("no answer for {seconds} s")))
-        };
-        match replayed.unwrap_or_else(late) {
-            Err(VerifyError::EnvAway(problem)) => Err(self.env_away(&problem)),
-            replayed => replayed.map(drop),
+        // All of them, also after a refusal: a call that is dropped would count against env-node.
+        let faults = join_all(replays).await.into_iter().filter_map(Result::err);
+        // An env-node that is away for one episode does not excuse another that differs.
+        match faults.min_by_key(|it| matches!(it, VerifyError::EnvAway(_))) {
+            None => Ok(()),
+            Some(VerifyError::EnvAway(problem)) => Err(self.env_away(&problem)),
+            Some(differs) => Err(differs),
         }
     }
 
@@ -352,3 +360,6 @@ async fn patiently<T>(attempt: impl Fn() -> Call<T>) -> Result<T, Status> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,6 +78,8 @@ async fn end_leases_of_gone(run: &Weak<RunContext>, actor_id: &str) {
     }
     let now = context.now();
     let leases = context.intake.left(now, actor_id) + context.evaluator.left(now, actor_id);
+    // There may be no other actor whose call would report it.
+    context.intake.report(now);
     if leases > 0 {
         tracing::warn!(
             actor_id = ?actor_id,

@@ -30,6 +30,18 @@ impl<'a> LossRows<'a> {
         });
     }
 
+    /// Returns the weight of a micro-batch in the entropy bonus: its share of all sampled tokens of
+    /// the step, so that every token has the same weight, whatever is packed beside it.
+    pub(super) fn entropy_share(&self, micro: &MicroBatch) -> f64 {
+        let sampled = |row: usize| match self.group_of[row] {
+            Some(_) => self.samples[row].scored.len(),
+            None => 0,
+        };
+        let of_step: usize = (0..self.samples.len()).map(sampled).sum();
+        let own: usize = micro.samples.iter().map(|&row| sampled(row)).sum();
+        own as f64 / of_step.max(1) as f64
+    }
+
     /// Counts the demonstrations that are trained on, and all their tokens.
     pub(super) fn demonstration_metrics(&self) -> Metrics {
         let rows = self.samples.iter().zip(&self.group_of);

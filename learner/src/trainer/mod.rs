@@ -221,7 +221,7 @@ impl Trainer {
             |index, micro, scores| {
                 let divisors = LossDivisors {
                     policy: divisor,
-                    entropy_share: micro.targets.len() as f64 / share.step_tokens,
+                    entropy_share: rows.entropy_share(micro),
                 };
                 let (derivatives, statistics) =
                     micro_batch_loss(&self.config, rows, share, index, scores, divisors);

@@ -1,10 +1,14 @@
 //! Tests settings: TRL's defaults, and errors that name the field.
 
+use std::collections::BTreeMap;
+
 use crate::common::{ARGUMENTS, small_config, small_model};
+use candle_core::Device;
 use learner::{
     Learner, LearnerConfig,
     loss::{LossSettings, LossType},
-    ranks::{RankSettings, ReduceBy},
+    optimizer::Gradients,
+    ranks::{RankSettings, ReduceBy, sum_alone},
     schedule::ScheduleKind,
 };
 use serde_json::json;
@@ -133,7 +137,7 @@ fn what_cannot_be_used_is_named_with_its_remedy() {
     }
 }
 
-/// Who asks for NCCL is told where the program is built without it.
+/// Who asks for NCCL is told where the program is built without it, or the device is the CPU.
 #[test]
 fn nccl_is_refused_where_it_is_not_built_in() {
     let mut config = LearnerConfig::default();
@@ -141,6 +145,9 @@ fn nccl_is_refused_where_it_is_not_built_in() {
     let fault = config.validate().err().map(|fault| fault.to_string());
     let is_refused = fault.is_some_and(|fault| fault.contains("ranks.reduce: is nccl"));
     assert_eq!(is_refused, !cfg!(feature = "nccl"));
+    let summed = sum_alone(&Device::Cpu, &BTreeMap::new(), Gradients::new());
+    let fault = summed.err().unwrap().to_string();
+    assert!(fault.contains("ranks.reduce: is nccl"), "{fault}");
 }
 
 #[test]
@@ -255,10 +262,10 @@ fn usable_settings_that_hardly_anybody_means_are_warned_of() {
     }
 }
 
-/// A number that the loss ignores would look like a setting that has an effect.
+/// A setting that the loss ignores would look as if it had an effect.
 #[test]
-fn numbers_of_another_loss_are_refused() {
-    for (numbers, field) in [
+fn settings_that_the_loss_does_not_use_are_refused() {
+    for (settings, field) in [
         (
             json!({"sapo_temperature_pos": 2.0}),
             "loss.sapo_temperature_pos",
@@ -273,8 +280,29 @@ fn numbers_of_another_loss_are_refused() {
             "loss.vespo_k_neg",
         ),
         (json!({"dr_grpo_length": 300}), "loss.dr_grpo_length"),
+        (
+            json!({"sampler_correction": "off", "sampler_clip_max": 2.0}),
+            "loss.sampler_clip_max",
+        ),
+        (
+            json!({"sampler_correction": "off", "sampler_clip_min": 0.5}),
+            "loss.sampler_clip_min",
+        ),
+        (
+            json!({"kl_bias_correction": false}),
+            "loss.kl_bias_correction: is set, but kl_coef = 0",
+        ),
+        (
+            json!({"loss_type": "vespo", "ratio_level": "sequence"}),
+            "loss.ratio_level",
+        ),
+        (
+            json!({"loss_type": "vespo", "ratio_level": "sequence", "kl_coef": 0.1,
+                "kl_bias_correction": false}),
+            "loss.ratio_level",
+        ),
     ] {
-        let loss: LossSettings = serde_json::from_value(numbers).unwrap();
+        let loss: LossSettings = serde_json::from_value(settings).unwrap();
         let fault = loss.validate().unwrap_err().to_string();
         assert!(
             fault.contains(field) && fault.contains("leave it out"),
@@ -285,9 +313,17 @@ fn numbers_of_another_loss_are_refused() {
     let loss: LossSettings = serde_json::from_value(capped).unwrap();
     let fault = loss.validate().unwrap_err().to_string();
     assert!(fault.contains("loss.clip_high"), "{fault}");
-    let complete = json!({"loss_type": "dr_grpo", "vespo_k_pos": 2.0, "sapo_temperature_pos": 1.0});
-    let loss: LossSettings = serde_json::from_value(complete).unwrap();
-    loss.validate().unwrap();
+    for usable in [
+        // A run's file has all settings, also the defaults.
+        json!({"loss_type": "dr_grpo", "vespo_k_pos": 2.0, "sapo_temperature_pos": 1.0}),
+        json!({"loss_type": "vespo", "ratio_level": "token", "kl_coef": 0.0,
+            "kl_bias_correction": true, "sampler_correction": "off", "sampler_clip_max": 3.0}),
+        json!({"loss_type": "vespo", "ratio_level": "sequence", "kl_coef": 0.1}),
+        json!({"kl_coef": 0.1, "kl_bias_correction": false, "sampler_clip_max": 1e300}),
+    ] {
+        let loss: LossSettings = serde_json::from_value(usable).unwrap();
+        loss.validate().unwrap();
+    }
 }
 
 #[test]

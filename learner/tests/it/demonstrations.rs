@@ -11,11 +11,14 @@ use std::{
     },
 };
 
-use learner::{Learner, LearnerConfig, LearnerError, TrainEvent, demonstrations::Demonstrate};
+use learner::{
+    Learner, LearnerConfig, LearnerError, TrainEvent, demonstrations::Demonstrate, trainer::Trainer,
+};
 use parking_lot::Mutex;
 use proto::v1::Segment;
 
-use crate::common::{actor, open, small_config, train, unread_events};
+use crate::common::{actor, open, small_config, small_model, train, unread_events};
+use crate::ranks::{doubles, step_groups};
 
 fn config() -> LearnerConfig {
     LearnerConfig {
@@ -87,6 +90,28 @@ async fn actors_and_interruptions_do_not_change_a_bit() {
     train(&open_with_oracle(folder.path()), 1, Some(2)).await;
     let resumed = open_with_oracle(folder.path());
     assert!(train(&resumed, 1, None).await.1 == expected, "resumed");
+}
+
+/// A sampled token has the same weight in the bonus, whatever is packed beside it.
+#[test]
+fn the_entropy_bonus_does_not_depend_on_how_a_step_is_cut() {
+    let model = doubles(&small_model(1));
+    let gradient_norm = |micro_batch_tokens| {
+        let mut config = LearnerConfig {
+            micro_batch_tokens,
+            ..config()
+        };
+        config.loss.entropy_coef = 0.1;
+        let mut groups = step_groups(&config, model.config.vocab_size, 1);
+        groups.demonstrations.extend(demonstration("question-1"));
+        let mut trainer = Trainer::new(&config, 1, &model).unwrap();
+        trainer.step(&groups, 1).unwrap()["grad_norm"]
+    };
+    let whole = gradient_norm(1_000);
+    for budget in [64, 32] {
+        let difference = (gradient_norm(budget) - whole).abs();
+        assert!(difference <= 1e-9 * whole, "{budget}: {difference:e}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,8 @@
 mod authority;
 mod common;
 mod config;
+#[path = "../../../env/tests/common/counters.rs"]
+mod counters;
 mod demonstrations;
 mod evaluation;
 mod golden_cases;

@@ -50,7 +50,7 @@ fn config() -> LearnerConfig {
     config
 }
 
-fn doubles(model: &Model) -> Model {
+pub(crate) fn doubles(model: &Model) -> Model {
     let convert = |(name, x): (&str, &candle_core::Tensor)| {
         (name.to_owned(), x.to_dtype(DType::F64).unwrap())
     };
@@ -62,7 +62,7 @@ fn doubles(model: &Model) -> Model {
 
 /// The groups of a step. Step 1 has one group, which makes fewer micro-batches than there are
 /// ranks.
-fn step_groups(config: &LearnerConfig, vocabulary: usize, step: u64) -> StepGroups {
+pub(crate) fn step_groups(config: &LearnerConfig, vocabulary: usize, step: u64) -> StepGroups {
     let rules = GroupRules::new(config, vocabulary);
     let count = if step == 1 { 1 } else { 5 };
     let one = |number: u64| {

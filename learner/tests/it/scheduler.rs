@@ -48,14 +48,9 @@ fn head(actor_id: &str, lease: Lease) -> SubmissionHead {
     }
 }
 
-/// Judges a group that an actor submits.
-fn judge(
-    scheduler: &mut Scheduler,
-    actor_id: &str,
-    lease: Lease,
-    oldest_version: u64,
-) -> Admission {
-    scheduler.judge(&head(actor_id, lease), oldest_version)
+/// Judges a group that an actor submits, and that one version sampled.
+fn judge(scheduler: &mut Scheduler, actor_id: &str, lease: Lease, version: u64) -> Admission {
+    scheduler.judge(&head(actor_id, lease), version, Some(version))
 }
 
 /// Records a group that was accepted from an actor.
@@ -496,6 +491,19 @@ fn a_stale_result_of_a_lost_lease_does_not_end_its_successor() {
     assert_eq!(lease(scheduler.claim(seconds(10), "b", 3)).group_index, 0);
 }
 
+/// A restart took the run back, and the actor still had the weights from before.
+#[test]
+fn a_group_of_a_version_that_was_lost_is_given_out_again() {
+    let mut scheduler = Scheduler::new(settings(9, 1, 8, 2), 0, 0, 7);
+    let held = lease(scheduler.claim(seconds(0), "a", 0));
+    assert_eq!(judge(&mut scheduler, "a", held, 1), Admission::Stale);
+    let again = lease(scheduler.claim(seconds(0), "b", 0));
+    assert_eq!(again.group_index, held.group_index);
+    // The first actor holds it no more.
+    assert_eq!(judge(&mut scheduler, "a", held, 1), Admission::Unknown);
+    assert_eq!(judge(&mut scheduler, "b", again, 0), Admission::Accept);
+}
+
 /// Without the lease, a stranger could train the run on groups that nobody played.
 #[test]
 fn a_group_counts_only_under_a_lease_of_the_actor_that_submits_it() {
@@ -649,6 +657,27 @@ fn a_group_that_a_step_takes_back_is_handed_out_again_or_dropped() {
     accept(&mut scheduler, "b", 1, 0);
     let batch = scheduler.batch().unwrap();
     assert_eq!((batch.group_indices, batch.left_out), (vec![1], vec![0]));
+}
+
+/// `sqlenv train` has leases that never expire, and actors that may all have delivered groups
+/// without a score.
+#[test]
+fn a_group_is_handed_out_soon_if_all_actors_are_late() {
+    let endless = SchedulerSettings {
+        lease: seconds(u32::MAX.into()),
+        ..settings(9, 1, 8, 0)
+    };
+    let mut scheduler = Scheduler::new(endless, 0, 0, 7);
+    lease(scheduler.claim(seconds(0), "a", 0));
+    accept(&mut scheduler, "a", 0, 0);
+    scheduler.take_back(seconds(600), 0, false);
+    scheduler.distrust("a");
+    scheduler.distrust("b");
+    assert_eq!(
+        scheduler.claim(seconds(600), "a", 0),
+        Claim::Wait(Some(seconds(660)))
+    );
+    assert_eq!(lease(scheduler.claim(seconds(660), "a", 0)).group_index, 0);
 }
 
 #[test]

@@ -3,14 +3,19 @@
 use std::time::Duration;
 
 use learner::LearnerConfig;
+use metrics::set_default_local_recorder;
 use proto::{
-    EncodedGroup,
-    v1::{GroupClaim, SubmitVerdict, claim_response::Outcome, weights_response::Part},
+    EncodedGroup, Transport, env_client,
+    v1::{
+        ActorIdentity, GroupClaim, JoinRequest, SubmitVerdict, claim_response::Outcome,
+        weights_response::Part,
+    },
 };
 use tonic::Code;
 
 use crate::{
     common::{actor, group, small_config, small_model, unread_events},
+    counters::Counters,
     served::Served,
 };
 
@@ -18,8 +23,10 @@ use crate::{
 async fn join_hands_over_model_and_settings() {
     let mut config = small_config();
     config.rollout.thinking = true;
+    config.lease_seconds = 30;
     let served = Served::of(small_model(1), config).await;
-    let join = served.client("a").join().await.unwrap();
+    let mut client = served.client("a");
+    let join = client.join().await.unwrap();
     assert_eq!((join.run_seed, join.policy_version), (5, 0));
     assert!(
         join.model_files
@@ -33,6 +40,17 @@ async fn join_hands_over_model_and_settings() {
     );
     assert_eq!(rollout.sampling.unwrap().temperature, 1.0);
     assert!(rollout.thinking);
+    assert_eq!(join.replay_seconds, 0, "it has no env-node");
+
+    let env = Transport::dial("http://localhost:1").unwrap();
+    let identity = ActorIdentity::default();
+    served.learner.guard(identity.clone(), env_client(env));
+    let request = JoinRequest {
+        actor_id: "a".to_owned(),
+        identity: Some(identity),
+    };
+    let join = client.learner.join(request).await.unwrap().into_inner();
+    assert_eq!(join.replay_seconds, 300, "longer than a short lease");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,9 +108,12 @@ async fn groups_are_counted_once_and_faulty_ones_refused() {
         "sampled with a version that this learner has not made"
     );
 
-    let verdict = client.submit(&claim, group(&claim, 0)).await.unwrap();
+    let mut other = served.client("b");
+    let again = other.claim_group().await;
+    assert_eq!(again.group_index, claim.group_index, "handed out again");
+    let verdict = other.submit(&again, group(&again, 0)).await.unwrap();
     assert_eq!(verdict, SubmitVerdict::Accepted);
-    let verdict = client.submit(&claim, group(&claim, 0)).await.unwrap();
+    let verdict = other.submit(&again, group(&again, 0)).await.unwrap();
     assert_eq!(verdict, SubmitVerdict::Duplicate);
 }
 
@@ -187,9 +208,13 @@ async fn a_claim_waits_for_work() {
     );
 }
 
-/// The weights stream tells that an actor is gone, long before its leases expire.
-#[tokio::test(flavor = "multi_thread")]
+/// The weights stream tells that an actor is gone, long before its leases expire. The recorder sees
+/// one thread only.
+#[tokio::test]
 async fn the_groups_of_an_actor_that_is_gone_are_handed_out_again() {
+    let counters = Counters::default();
+    let _recorder = set_default_local_recorder(&counters);
+    let leases = || f64::from_bits(counters.of("learner_leases")[""]);
     let config = LearnerConfig {
         lease_seconds: 3_000,
         ..small_config()
@@ -205,7 +230,16 @@ async fn the_groups_of_an_actor_that_is_gone_are_handed_out_again() {
         matches!(waiting.claim(0).await, Ok(Outcome::Wait(_))),
         "the stream is open, and all that is needed is leased"
     );
+    assert_eq!(leases(), 3.0);
     drop(stream);
+    // Nobody calls meanwhile.
+    let reported = async {
+        while leases() > 0.0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let reported = tokio::time::timeout(Duration::from_secs(60), reported).await;
+    reported.expect("the metrics say that the actor still has its groups");
     assert_eq!(waiting.claim_group().await.group_index, 0);
 }
 

@@ -19,7 +19,6 @@ use crate::{
     error::Result,
     group::GroupRules,
     journal::{Journal, NewTerm},
-    metrics,
     object_storage::ObjectLog,
     questions::Questions,
     scheduler::{Claim, Scheduler},
@@ -133,9 +132,7 @@ impl Intake {
 
     /// Records in the metrics where the groups are, and how many leases have expired.
     pub(crate) fn report(&self, now: Duration) {
-        let state = self.state.lock();
-        metrics::set_groups(state.scheduler.leased(now), state.groups.len());
-        metrics::set_expired_leases(state.scheduler.expired_leases());
+        self.state.lock().report(now);
     }
 
     /// Returns how many groups each actor holds that has some.
@@ -159,3 +156,6 @@ impl Intake {
         self.work_changed.send_replace(());
     }
 }
+
+#[cfg(test)]
+mod tests;

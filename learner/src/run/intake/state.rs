@@ -1,10 +1,11 @@
 //! What claims, submissions and steps share under one lock.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     error::LearnerError,
     group::{Group, StepGroups},
+    metrics,
     questions::Questions,
     scheduler::{Admission, Batch, Scheduler},
 };
@@ -29,14 +30,10 @@ pub(super) struct JournaledGroup {
 }
 
 impl IntakeState {
-    /// Judges a group. One that a later version sampled is from before a restart that took the run
-    /// back.
+    /// Judges a group, see [`Scheduler::judge`].
     pub(super) fn judge(&mut self, group: &Group) -> Admission {
-        if group.newest_version() > Some(self.scheduler.version()) {
-            return Admission::Unknown;
-        }
-        self.scheduler
-            .judge(&group.head, group.summary.oldest_version)
+        let (oldest, newest) = (group.summary.oldest_version, group.newest_version());
+        self.scheduler.judge(&group.head, oldest, newest)
     }
 
     /// Holds a recorded group until its step is made.
@@ -47,6 +44,13 @@ impl IntakeState {
             journal_offset,
         };
         self.groups.insert(group.head.number, journaled);
+    }
+
+    /// Records in the metrics where the groups are, and how many leases have expired.
+    pub(super) fn report(&mut self, now: Duration) {
+        self.scheduler.note_expired(now);
+        metrics::set_groups(self.scheduler.leased(now), self.groups.len());
+        metrics::set_expired_leases(self.scheduler.expired_leases());
     }
 
     pub(super) fn step_groups(&self, batch: &Batch) -> StepGroups {

@@ -81,8 +81,10 @@ impl Intake {
         let mut reminder = WaitReminder::new(now(), NO_GROUP, NO_GROUP_AGAIN);
         let mut stopwatch = Stopwatch::start();
         loop {
-            // In each round, so that a long wait shows before it ends.
+            // In each round, so that a long wait shows before it ends, and leases that expire
+            // while no actor calls.
             stopwatch.lap(&WAITING);
+            state.report(run_time());
             if let Some(fault) = state.fault.take() {
                 return Err(fault);
             }
