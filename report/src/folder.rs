@@ -60,6 +60,16 @@ pub struct RunRecords {
 }
 
 impl RunRecords {
+    /// Adds an evaluation in its order. It replaces one of the same policy, split, mode and step.
+    pub fn add(&mut self, evaluation: Evaluation) {
+        let key = evaluation_key(&evaluation);
+        let found = self.evaluations.binary_search_by_key(&key, evaluation_key);
+        match found {
+            Ok(at) => self.evaluations[at] = evaluation,
+            Err(at) => self.evaluations.insert(at, evaluation),
+        }
+    }
+
     /// Returns a hint for each file that could not be read whole, since the report lacks a part of
     /// it.
     pub fn damage(&self) -> Vec<Finding> {
@@ -361,7 +371,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::records::TrainingStage;
+    use crate::records::{EvaluationMetrics, TrainingStage};
 
     fn step(step: u64, loss: f64) -> LearnerStepRecord {
         LearnerStepRecord {
@@ -380,6 +390,25 @@ mod tests {
             folder.append_step(&record).unwrap();
         }
         assert_eq!(folder.read().unwrap().steps, [step(1, 1.0), step(2, 0.5)]);
+    }
+
+    #[test]
+    fn an_evaluation_is_added_in_its_order() {
+        let mut records = RunRecords::default();
+        for (split, step, policy_version) in
+            [("eval", 3, 3), ("a", 2, 2), ("a", 1, 1), ("eval", 3, 4)]
+        {
+            records.add(Evaluation {
+                policy: PolicyName::Grpo,
+                policy_version,
+                step,
+                split: split.to_owned(),
+                mode: DecodingMode::Greedy,
+                metrics: EvaluationMetrics::default(),
+            });
+        }
+        let versions = records.evaluations.iter().map(|it| it.policy_version);
+        assert!(versions.eq([1, 2, 4]), "{:?}", records.evaluations);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 (() => {
   "use strict";
   const PAUSE_MILLISECONDS = 2000;
+  const PATIENCE_MILLISECONDS = 10000;
   const away = document.getElementById("away");
 
   const update = (text) => {
@@ -28,7 +29,9 @@
   const refresh = async () => {
     if (!document.hidden) {
       try {
-        const response = await fetch("fragment", { cache: "no-store" });
+        // The connection of a learner that hangs stays open.
+        const signal = AbortSignal.timeout(PATIENCE_MILLISECONDS);
+        const response = await fetch("fragment", { cache: "no-store", signal });
         if (!response.ok) throw new Error(`status ${response.status}`);
         update(await response.text());
         away.hidden = true;

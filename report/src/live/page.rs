@@ -107,23 +107,23 @@ fn main(status: Option<&LiveStatus>) -> Markup {
 }
 
 fn head(status: &LiveStatus) -> Markup {
+    let steps = status.settings.steps.filter(|steps| *steps > 0);
     let state = match status.state {
         RunStatus::Running => match status.eta_seconds {
             Some(seconds) => {
                 let left = number::seconds(seconds);
                 format!("about {left} left, without evaluations")
             }
-            None => "running".to_owned(),
+            None => status.activity().to_owned(),
         },
         RunStatus::Interrupted => "stopped; the same command resumes it".to_owned(),
         RunStatus::Finished => "finished".to_owned(),
     };
-    let done = status.settings.steps.filter(|steps| *steps > 0);
     html! {
         section #head {
             p.eyebrow { "sqlenv · " (status.name) " · " (status.model) }
             h1 { (capitalized(&position(status))) ", " (state) }
-            @if let Some(steps) = done {
+            @if let Some(steps) = steps {
                 progress value=(status.step) max=(steps) aria-label="Steps made" {}
             }
             dl.facts {
@@ -203,6 +203,10 @@ fn optional<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
 }
 
 fn actors(status: &LiveStatus) -> Markup {
+    if status.actors.is_empty() && !status.is_live {
+        // Only a running learner has actors. The style hides an empty section.
+        return html! { section #actors {} };
+    }
     let row = |actor: &ActorStatus| {
         html! {
             tr {

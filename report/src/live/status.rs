@@ -35,7 +35,8 @@ pub struct LiveStatus {
     pub model: String,
     /// The newest learner step of GRPO, which is the newest policy version.
     pub step: u64,
-    /// Seconds until the last step, from the time of the last ones; evaluations come on top.
+    /// Seconds until the last step, from the time of the last ones; evaluations come on top. None
+    /// if no step is left.
     pub eta_seconds: Option<f64>,
     /// Seconds since a step was made or an evaluation was recorded. Of a folder, the duration of a
     /// stage counts as well.
@@ -202,6 +203,14 @@ impl LiveStatus {
         }
     }
 
+    /// Returns what a running run does, for a status without `eta_seconds`.
+    pub fn activity(&self) -> &'static str {
+        match self.settings.steps {
+            Some(steps) if self.step >= steps => "all steps are made; evaluations may follow",
+            _ => "running",
+        }
+    }
+
     /// Returns a metric of the newest GRPO step.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let newest = self.grpo_steps().next_back()?;
@@ -233,8 +242,8 @@ impl LiveStatus {
     }
 
     fn estimate(&self) -> Option<f64> {
-        let left = self.settings.steps?.checked_sub(self.step)?;
-        if self.state != RunStatus::Running {
+        let left = self.settings.steps?.saturating_sub(self.step);
+        if left == 0 || self.state != RunStatus::Running {
             return None;
         }
         let times = self.grpo_steps().rev().take(ETA_STEPS);
@@ -327,6 +336,8 @@ pub(crate) mod tests {
 
     #[test]
     fn the_time_left_is_that_of_the_last_steps() {
+        let last = status(vec![step(1_000, &[("step_time", 2.0)])]);
+        assert_eq!(last.eta_seconds, None);
         let steps = (1..=100).map(|number| {
             let seconds = if number <= 80 { 100.0 } else { 2.0 };
             step(number, &[("step_time", seconds)])

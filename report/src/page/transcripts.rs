@@ -133,7 +133,10 @@ fn card(comparison: &QuestionComparison<'_>, change: &str, is_open: bool) -> Mar
                 q { (clip(&question.question)) }
                 small { (question.database) " · " (question.difficulty) }
             }
-            p.gold { "Gold: " code { (clip(gold_sql)) } " → " code { (clip(gold_answer)) } }
+            // A learner process does not know the gold answers. An empty gold answer has its SQL.
+            @if !gold_sql.is_empty() {
+                p.gold { "Gold: " code { (clip(gold_sql)) } " → " code { (clip(gold_answer)) } }
+            }
             div.columns {
                 @if let Some(random) = comparison.random { (column(random)) }
                 (column(comparison.start))

@@ -292,6 +292,21 @@ fn a_run_without_a_warm_start_is_compared_with_its_base() {
     });
 }
 
+/// A learner process does not know the gold answers, so its transcripts have none.
+#[test]
+fn a_gold_answer_is_shown_where_its_sql_is_known() {
+    let gold = "<p class=\"gold\">";
+    let mut records = fixture();
+    for transcript in &mut records.transcripts {
+        transcript.gold_answer.clear();
+    }
+    assert!(report::render(&records).contains(gold));
+    for transcript in &mut records.transcripts {
+        transcript.gold_sql.clear();
+    }
+    assert!(!report::render(&records).contains(gold));
+}
+
 const HOSTILE: &str = "</title></style><script>alert(1)</script><img src=x onerror=alert(1)>\" onload=\"x ' ]]> <!-- \u{0}\u{1b}\u{202e}";
 
 fn hostile_info() -> RunInfo {
