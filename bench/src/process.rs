@@ -1,12 +1,15 @@
 //! A role in a child process, so that its memory and time can be told apart.
 
 use std::{
-    io::{BufRead as _, BufReader, Lines},
+    io::{self, BufRead as _, BufReader, Lines},
     process::{Child, ChildStderr, Command, Stdio},
     thread::{self, JoinHandle},
 };
 
 use anyhow::{Context as _, Result, bail};
+
+/// What a role prints.
+type Output = Lines<BufReader<ChildStderr>>;
 
 /// A role of this program in a child process, which is killed when this value is dropped.
 pub(crate) struct RoleProcess {
@@ -24,23 +27,24 @@ impl RoleProcess {
         Ok(process)
     }
 
-    /// Starts a role that serves, and returns HOST:PORT too once it does.
-    pub(crate) fn serve(arguments: &[String]) -> Result<(Self, String)> {
-        let (mut process, mut lines) = Self::spawn(arguments)?;
-        let mut last = String::new();
-        for line in lines.by_ref() {
-            last = line?;
-            if let Some((_, address)) = last.split_once("serves on ") {
-                let address = address.trim().to_owned();
+    /// Starts a role that serves, and returns HOST:PORT too once it does. The process is killed if
+    /// the future is dropped before.
+    pub(crate) async fn serve(arguments: &[String]) -> Result<(Self, String)> {
+        let (mut process, lines) = Self::spawn(arguments)?;
+        let read = tokio::task::spawn_blocking(|| address_in(lines));
+        match read.await.context("reading the output panicked")?? {
+            Ok((address, lines)) => {
                 process.drain(lines);
-                return Ok((process, address));
+                Ok((process, address))
+            }
+            Err(last) => {
+                let _ = process.child.wait();
+                bail!("the {} ended before it served: {last}", process.role);
             }
         }
-        let _ = process.child.wait();
-        bail!("the {} ended before it served: {last}", process.role);
     }
 
-    fn spawn(arguments: &[String]) -> Result<(Self, Lines<BufReader<ChildStderr>>)> {
+    fn spawn(arguments: &[String]) -> Result<(Self, Output)> {
         let program = std::env::current_exe().context("cannot find the file of this program")?;
         let mut child = Command::new(program)
             .args(arguments)
@@ -58,7 +62,7 @@ impl RoleProcess {
         Ok((process, BufReader::new(stderr).lines()))
     }
 
-    fn drain(&mut self, lines: Lines<BufReader<ChildStderr>>) {
+    fn drain(&mut self, lines: Output) {
         let last = || lines.fold(String::new(), |last, line| line.unwrap_or(last));
         self.output = Some(thread::spawn(last));
     }
@@ -76,6 +80,19 @@ impl RoleProcess {
         let last = output.and_then(Result::ok).unwrap_or_default();
         bail!("the {} ended ({status}): {last}", self.role)
     }
+}
+
+/// Reads until the role says where it serves. Returns HOST:PORT and the rest of the output, or the
+/// last line of a role that has ended.
+fn address_in(mut lines: Output) -> io::Result<Result<(String, Output), String>> {
+    let mut last = String::new();
+    for line in lines.by_ref() {
+        last = line?;
+        if let Some((_, address)) = last.split_once("serves on ") {
+            return Ok(Ok((address.trim().to_owned(), lines)));
+        }
+    }
+    Ok(Err(last))
 }
 
 impl Drop for RoleProcess {

@@ -9,13 +9,17 @@ use bench::{
     gpu_check::GpuCheckArgs,
 };
 use clap::{Parser, Subcommand};
+use data::Dataset;
 use tempfile::NamedTempFile;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::ConfigArgs,
-    config::{self, RunConfig},
+    config::{self, DataConfig, RunConfig},
     progress::Progress,
-    setup, stdout,
+    setup,
+    shutdown::{read_unless_interrupted, unless_interrupted},
+    stdout,
 };
 
 /// The benchmarks.
@@ -47,21 +51,33 @@ pub(crate) struct BenchClusterCommand {
     pub(crate) bench: BenchClusterArgs,
 }
 
-/// Runs a benchmark and prints its table.
-pub(crate) async fn bench(command: &BenchCommand, progress: &Progress) -> Result<()> {
+impl BenchCommand {
+    /// Returns whether the benchmark starts processes, which a signal must end as well.
+    pub(crate) fn has_processes(&self) -> bool {
+        matches!(self, Self::Env(_) | Self::Cluster(_))
+    }
+}
+
+/// Runs a benchmark and prints its table. A signal ends it and its processes.
+pub(crate) async fn bench(
+    command: &BenchCommand,
+    progress: &Progress,
+    shutdown: &CancellationToken,
+) -> Result<()> {
     let mut out = stdout::lock();
     match command {
         BenchCommand::Env(BenchEnvCommand { config, bench }) => {
             let settings: RunConfig = config::resolve(config)?;
-            let dataset = setup::open_dataset(&settings.data, progress)?;
+            let dataset = open_dataset(&settings.data, progress, shutdown).await?;
             let (_file, arguments) = role_arguments(&settings)?;
-            bench::env::bench_env(bench, &dataset, &arguments, &mut out).await
+            let measured = bench::env::bench_env(bench, &dataset, &arguments, &mut out);
+            unless_interrupted(shutdown, measured).await?
         }
         BenchCommand::Policy(args) => bench::policy::bench_policy(args, &mut out).await,
         BenchCommand::Cluster(BenchClusterCommand { config, bench }) => {
             let mut run: RunConfig = config::resolve(config)?;
             // The env-nodes would each build missing data.
-            setup::open_dataset(&run.data, progress)?;
+            open_dataset(&run.data, progress, shutdown).await?;
             // The default of the CPU may have room for fewer episodes than are measured.
             if run.actor.engine.kv_cache_bytes == 0 && run.device.open()?.is_cpu() {
                 run.actor.engine.kv_cache_bytes = i64::MAX as u64;
@@ -71,9 +87,20 @@ pub(crate) async fn bench(command: &BenchCommand, progress: &Progress) -> Result
                 arguments,
                 group_size: run.learner.group_size,
             };
-            bench::cluster::bench_cluster(bench, &settings, &mut out).await
+            let measured = bench::cluster::bench_cluster(bench, &settings, &mut out);
+            unless_interrupted(shutdown, measured).await?
         }
     }
+}
+
+async fn open_dataset(
+    data: &DataConfig,
+    progress: &Progress,
+    shutdown: &CancellationToken,
+) -> Result<Dataset> {
+    let (data, progress) = (data.clone(), progress.clone());
+    let open = move || setup::open_dataset(&data, &progress);
+    read_unless_interrupted(shutdown, open).await
 }
 
 /// Checks a device.

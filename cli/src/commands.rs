@@ -68,7 +68,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
         Command::Actor(args) => roles::actor(&args, progress, shutdown).await?,
         Command::Learner(args) => learner_role::learner(&args, progress, shutdown).await?,
         Command::Rank(args) => roles::rank(&args, progress, shutdown).await?,
-        Command::Bench(command) => bench_command::bench(&command, progress).await?,
+        Command::Bench(command) => bench_command::bench(&command, progress, &shutdown).await?,
         Command::GpuCheck(args) => return bench_command::gpu_check(&args).await,
         Command::Health(args) => health::health(&args).await?,
         Command::Settings => stdout::print(config::reference::markdown())?,
@@ -101,6 +101,7 @@ fn shutdown_message(command: &Command) -> Option<&'static str> {
         | Command::Rank(_)
         | Command::Fetch(_)
         | Command::Watch(_) => Some("stopping"),
+        Command::Bench(command) if command.has_processes() => Some("stopping"),
         _ => None,
     }
 }

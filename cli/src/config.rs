@@ -21,7 +21,7 @@ use env::RewardProfile;
 use learner::{LearnerConfig, RunArguments};
 use policy::{DTypeChoice, DeviceChoice, Placement};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use toml::Table;
 
 pub(crate) use sections::{
@@ -96,9 +96,9 @@ pub(crate) struct LearnerRole {
     pub(crate) model: ModelConfig,
     pub(crate) learner: LearnerConfig,
     pub(crate) evaluation: EvaluationConfig,
-    /// Sections of other roles, as they are given. The run's folder keeps them for the commands
-    /// that evaluate the run.
-    #[serde(flatten)]
+    /// Sections of other roles, as they are given except for the secret. The run's folder keeps
+    /// them for the commands that evaluate the run.
+    #[serde(flatten, deserialize_with = "without_secret")]
     #[schemars(skip)]
     pub(crate) others: Table,
 }
@@ -109,6 +109,35 @@ pub(crate) struct LearnerRole {
 pub(crate) struct RankRole {
     pub(crate) threads: usize,
     pub(crate) device: DeviceChoice,
+}
+
+/// The section and the name of the only secret among the settings. Its type does not serialize it,
+/// so only what is kept as it was given could contain it.
+const SECRET: (&str, &str) = ("env", "signing_key");
+
+/// Reads sections as they are given, except for the secret.
+fn without_secret<'de, D: Deserializer<'de>>(sections: D) -> Result<Table, D::Error> {
+    let mut sections = Table::deserialize(sections)?;
+    let (section, name) = SECRET;
+    if let Some(toml::Value::Table(settings)) = sections.get_mut(section) {
+        settings.remove(name);
+    }
+    Ok(sections)
+}
+
+/// Returns an argument of the command line. If it gives the secret, it ends with `…` in its place.
+pub(crate) fn shown_argument(argument: &str) -> String {
+    let (_, name) = SECRET;
+    let after_equals_sign = |(at, _): (usize, &str)| {
+        // The name may be quoted in a table.
+        let rest = argument[at + name.len()..].trim_start_matches([' ', '\t', '"', '\'']);
+        let value = rest.strip_prefix('=')?;
+        Some(argument.len() - value.len())
+    };
+    match argument.match_indices(name).find_map(after_equals_sign) {
+        Some(secret) => format!("{}…", &argument[..secret]),
+        None => argument.to_owned(),
+    }
 }
 
 /// Settings that one command reads.

@@ -29,25 +29,57 @@ use crate::{
 /// The policy version of a model in corrected episodes; the oracle has 0.
 const MODEL_VERSION: u64 = 1;
 
-/// Returns one demonstration of each training question. `name` is the label of its random seed,
-/// too: another name gives other weights.
+/// The training questions that are demonstrated, in their shuffled order.
+#[derive(Clone, Copy)]
+pub(crate) struct QuestionRange {
+    /// Questions at the beginning that are left out.
+    pub(crate) skipped: usize,
+    /// The most questions after them; 0: all.
+    pub(crate) most: usize,
+}
+
+impl QuestionRange {
+    /// All training questions.
+    pub(crate) const ALL: Self = Self {
+        skipped: 0,
+        most: 0,
+    };
+
+    fn of(self, questions: Vec<String>) -> Vec<String> {
+        let most = match self.most {
+            0 => usize::MAX,
+            most => most,
+        };
+        questions
+            .into_iter()
+            .skip(self.skipped)
+            .take(most)
+            .collect()
+    }
+}
+
+/// Returns one demonstration of each training question in `range`. `name` is the label of its
+/// random seed, too: another name gives other weights.
 pub(crate) async fn demonstrations(
     evaluator: &Evaluator<'_>,
     name: &str,
     model: &Model,
     mix: DemonstratorMix,
+    range: QuestionRange,
 ) -> Result<Vec<Segment>> {
     let setup = evaluator.setup;
-    let config = &evaluator.config.warm_start;
     let chat: Arc<Chat> = Arc::new(model.chat.clone());
     let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), mix);
     let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
-    let (skipped, most) = (config.skip_questions, config.demonstrations);
-    let question_ids = chosen(training_questions(setup), skipped, most);
+    let question_ids = range.of(training_questions(setup));
+    let other_range = match range.skipped {
+        0 => "",
+        _ => ", or lower warm_start.skip_questions",
+    };
     ensure!(
         !question_ids.is_empty(),
-        "the train split has no questions to demonstrate; choose other data or other --databases, \
-         or lower warm_start.skip_questions"
+        "the train split has no questions to demonstrate; choose other data or other \
+         --databases{other_range}"
     );
     let title = format!("demonstrations, {name}");
     let policies: [&dyn Policy; 1] = [&policy];
@@ -172,15 +204,6 @@ async fn play(
     Ok((episodes, stage))
 }
 
-/// Leaves out the first `skipped` questions, and keeps `most` of the others; 0: all.
-fn chosen(questions: Vec<String>, skipped: usize, most: usize) -> Vec<String> {
-    let most = match most {
-        0 => usize::MAX,
-        most => most,
-    };
-    questions.into_iter().skip(skipped).take(most).collect()
-}
-
 /// Returns the ids of the training questions, shuffled.
 fn training_questions(setup: &Setup) -> Vec<String> {
     let questions = shuffled(setup, "train").into_iter();
@@ -224,7 +247,8 @@ mod tests {
             (5, 3, "f"),
             (9, 3, ""),
         ] {
-            assert_eq!(chosen(questions(), skipped, most).concat(), expected);
+            let range = QuestionRange { skipped, most };
+            assert_eq!(range.of(questions()).concat(), expected);
         }
     }
 }

@@ -195,6 +195,9 @@ fn print_what_is_used(config: &LearnerRole, progress: &Progress) {
 }
 
 /// Opens the model to start from, and checks that the run in the folder can go on with it.
+///
+/// # Errors
+/// [`config::WrongSettings`] if it cannot; or a file cannot be used.
 async fn open_base(
     config: &LearnerRole,
     folder: &RunFolder,
@@ -203,13 +206,15 @@ async fn open_base(
     let (model, seed, placement) = (config.model.clone(), config.seed, config.placement());
     let open = move || setup::base_model(&model, seed, placement);
     let base = read_unless_interrupted(shutdown, open).await?;
-    let context_tokens = config.learner.rollout.max_context_tokens as usize;
-    base.config.check_context(context_tokens)?;
+    setup::check_context(&base.config, &config.learner)?;
     check_text_files(folder.path(), &base)?;
     Ok(base)
 }
 
 /// Opens the run, or resumes it.
+///
+/// # Errors
+/// [`config::WrongSettings`], also if the run in the folder has others; or a file cannot be used.
 async fn open_learner(
     config: &LearnerRole,
     base: Model,
@@ -228,7 +233,8 @@ async fn open_learner(
     fit_open_files(|limit| settings.server.fit_open_files(limit), progress);
     let open = move || Learner::open(settings, arguments, base, questions, storage);
     let opened = tokio::task::spawn_blocking(open).await;
-    Ok(opened.context("opening the run panicked")??)
+    let opened = opened.context("opening the run panicked")?;
+    opened.map_err(setup::opening_fault)
 }
 
 /// Names the rules by which an env-node plays, and its default reward profile where it counts.

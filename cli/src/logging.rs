@@ -5,15 +5,19 @@ use tracing_subscriber::{
     EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt,
 };
 
-use crate::{args::LogArgs, progress::Progress};
+use crate::{args::LogArgs, config::WrongSettings, progress::Progress};
 
 /// Logs from now on. Must be called inside a runtime. The returned value sends the last spans when
 /// it is dropped.
+///
+/// # Errors
+/// [`WrongSettings`] for a filter that cannot be read; or traces cannot be sent.
 pub(crate) fn init(args: &LogArgs, command: &str, progress: &Progress) -> Result<TraceExport> {
     let filter = &args.log;
-    let filter = EnvFilter::try_new(filter).with_context(|| {
+    let parsed = EnvFilter::try_new(filter).with_context(|| {
         format!("--log {filter:?} is not a filter; write for example info or actor=debug")
-    })?;
+    });
+    let filter = parsed.map_err(WrongSettings)?;
     let writer = progress.clone();
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(move || writer.clone())

@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow};
 use learner::checkpoint::{self, CHECKPOINTS, CheckpointState};
 use policy::{Chat, Model, Placement, TEXT_FILES};
 use report::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyLicences, RunFolder};
 
 use crate::{
-    config::{ModelConfig, RunConfig},
+    config::{ModelConfig, RunConfig, WrongSettings},
     setup::{data_licence, open_model},
 };
 
@@ -39,15 +39,21 @@ pub(crate) fn licence_of_base(base: &ModelConfig) -> PolicyLicences {
     }
 }
 
-/// Writes the policy of `step` with its model card into the folder `name` of a run.
+/// Writes the policy of `step` with its model card into the folder `name` of a run. The card also
+/// has the evaluation `new`, which the run does not have yet.
 pub(crate) fn save(
     folder: &RunFolder,
     name: &str,
     model: &Model,
     licences: &PolicyLicences,
     step: u64,
+    new: Option<&Evaluation>,
 ) -> Result<()> {
-    let card = report::model_card(&folder.read()?, step, licences);
+    let mut records = folder.read()?;
+    if let Some(new) = new {
+        records.add(new.clone());
+    }
+    let card = report::model_card(&records, step, licences);
     let mut model = model.clone();
     model.files.push((CARD.to_owned(), card.into_bytes()));
     model.replace(&folder.path().join(name))?;
@@ -61,6 +67,9 @@ pub(crate) fn checkpoint_model(path: &Path, placement: Placement) -> Result<Mode
 
 /// Refuses to continue a run whose checkpoints have another tokenizer, chat template,
 /// configuration or ends of text than `model`. Does not read the weights.
+///
+/// # Errors
+/// [`WrongSettings`] for another model; or a checkpoint cannot be read.
 pub(crate) fn check_text_files(run_dir: &Path, model: &Model) -> Result<()> {
     let read = |state: CheckpointState, path: &Path| {
         let file = |name| state.read(path, &format!("{}/{name}", checkpoint::MODEL));
@@ -71,12 +80,14 @@ pub(crate) fn check_text_files(run_dir: &Path, model: &Model) -> Result<()> {
         return Ok(());
     };
     for (name, known) in TEXT_FILES.into_iter().zip(files) {
-        ensure!(
-            model.has_file(name, known.as_deref()),
-            "{} was trained with another {name} than the model to start from has; continue it \
-             with the model and the version of the program that started it, or start a new run",
-            run_dir.display()
-        );
+        if !model.has_file(name, known.as_deref()) {
+            return Err(WrongSettings(anyhow!(
+                "{} was trained with another {name} than the model to start from has; continue it \
+                 with the model and the version of the program that started it, or start a new run",
+                run_dir.display()
+            ))
+            .into());
+        }
     }
     Ok(())
 }
@@ -159,6 +170,7 @@ mod tests {
             model.files.retain(|(file, _)| file != name);
             model.files.push((name.to_owned(), b"{}".to_vec()));
             let fault = check_text_files(run.path(), &model).unwrap_err();
+            assert!(fault.is::<WrongSettings>());
             let expected = format!("was trained with another {name} than the model");
             assert!(fault.to_string().contains(&expected), "{fault}");
             model.files.clone_from(&began_with);

@@ -43,7 +43,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 }
 
 /// Returns whether a path is that of a device or a pipe.
-fn is_special(path: &Path) -> bool {
+pub(crate) fn is_special(path: &Path) -> bool {
     path.metadata()
         .is_ok_and(|it| !it.is_file() && !it.is_dir())
 }

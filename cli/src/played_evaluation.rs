@@ -188,14 +188,14 @@ impl<'a> PlayedEvaluations<'a> {
         Ok(plan)
     }
 
-    /// Records a set that actors have played, and displays its result. Calls `if_best`
-    /// if the policy is the best of the run so far.
+    /// Records a set that actors have played, and displays its result. Calls `if_best` with the
+    /// evaluation before it is recorded, if the policy is the best of the run so far.
     pub(crate) fn record(
         &self,
         version: u64,
         name: &str,
         episodes: &[Trajectory],
-        if_best: impl FnOnce() -> Result<()>,
+        if_best: impl FnOnce(&Evaluation) -> Result<()>,
     ) -> Result<()> {
         let planned = self.sets_of(version).remove(name).with_context(|| {
             format!("{name} at version {version} was not planned: this is a bug")
@@ -209,7 +209,7 @@ impl<'a> PlayedEvaluations<'a> {
         ));
         let evaluation = planned.evaluated.evaluation(planned.split, metrics);
         if is_best(&self.folder.evaluations()?, &evaluation) {
-            if_best()?;
+            if_best(&evaluation)?;
         }
         self.append(&evaluation, episodes)
     }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::PretrainArgs,
     config::{self, DataConfig, RunConfig},
-    demonstrations::{corrected_episodes, demonstrations},
+    demonstrations::{QuestionRange, corrected_episodes, demonstrations},
     evaluation::{EvaluatedPolicy, Evaluator, copies, shuffled},
     progress::Progress,
     setup::{Setup, with_tools},
@@ -207,7 +207,8 @@ impl Pretraining<'_> {
             ..DemonstratorMix::default()
         };
         let name = format!("shard {shard}");
-        let mut episodes = demonstrations(&evaluator, &name, model, mix).await?;
+        let range = QuestionRange::ALL;
+        let mut episodes = demonstrations(&evaluator, &name, model, mix, range).await?;
         if shard + settings.corrected_shards >= settings.shards {
             let questions = settings.corrected_episodes;
             episodes.extend(corrected_episodes(&evaluator, &name, model, questions).await?);

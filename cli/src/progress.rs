@@ -68,28 +68,29 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden())
             .with_prefix(name.to_owned());
         let origin = Arc::new(Mutex::new(Origin::default()));
-        let lines = match self {
-            Self::Bars(bars) => {
-                bars.add(bar.clone());
-                let template = if total.is_some() { BAR } else { SPINNER };
-                bar.set_style(style(template, unit, &origin));
-                bar.enable_steady_tick(Duration::from_millis(200));
-                None
-            }
-            Self::Lines(out) => Some((Arc::clone(out), Mutex::new(0.0))),
-        };
+        if let Self::Bars(bars) = self {
+            hide_if_lost(bars);
+            bars.add(bar.clone());
+            let template = if total.is_some() { BAR } else { SPINNER };
+            bar.set_style(style(template, unit, &origin));
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
         ProgressStage {
             bar,
             unit: unit.to_owned(),
             origin,
-            lines,
+            progress: self.clone(),
+            last_line: Mutex::new(0.0),
         }
     }
 
     /// Prints a line above the bars.
     pub(crate) fn print(&self, line: &str) {
         match self {
-            Self::Bars(bars) => bars.suspend(|| eprintln!("{}", safe_text(line))),
+            Self::Bars(bars) => {
+                // As in `print` below.
+                let _ = write_above(bars, &format!("{}\n", safe_text(line)));
+            }
             Self::Lines(out) => print(out, line),
         }
     }
@@ -100,7 +101,7 @@ impl Write for Progress {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let line = safe_text(&String::from_utf8_lossy(bytes));
         match self {
-            Self::Bars(bars) => bars.suspend(|| io::stderr().write_all(line.as_bytes()))?,
+            Self::Bars(bars) => write_above(bars, &line)?,
             Self::Lines(out) => out.lock().write_all(line.as_bytes())?,
         }
         Ok(bytes.len())
@@ -141,15 +142,19 @@ pub(crate) struct ProgressStage {
     bar: ProgressBar,
     unit: String,
     origin: Arc<Mutex<Origin>>,
-    /// Where lines go without a terminal, and the seconds at the last line.
-    lines: Option<(Output, Mutex<f64>)>,
+    progress: Progress,
+    /// Without a terminal, the seconds at the last line.
+    last_line: Mutex<f64>,
 }
 
 impl ProgressStage {
     /// Sets the number of units that are done.
     pub(crate) fn set(&self, units: u64) {
         self.bar.set_position(units);
-        self.print_if_due();
+        match &self.progress {
+            Progress::Bars(bars) => hide_if_lost(bars),
+            Progress::Lines(out) => self.print_if_due(out),
+        }
     }
 
     /// Sets the number of units that an interrupted stage had done when it began again.
@@ -169,19 +174,19 @@ impl ProgressStage {
 
     /// Ends the stage with a result.
     pub(crate) fn finish(self, result: &str) {
-        if let Some((out, _)) = &self.lines {
-            print(out, &self.closing(result));
-        } else {
-            self.bar.set_style(style(DONE, &self.unit, &self.origin));
-            self.bar.finish_with_message(safe_text(result));
+        match &self.progress {
+            Progress::Bars(_) => {
+                self.bar.set_style(style(DONE, &self.unit, &self.origin));
+                self.bar.finish_with_message(safe_text(result));
+            }
+            Progress::Lines(out) => print(out, &self.closing(result)),
         }
     }
 
-    fn print_if_due(&self) {
-        if let Some((out, last)) = &self.lines {
-            let line = self.line_due(&mut last.lock(), self.bar.elapsed().as_secs_f64());
-            line.iter().for_each(|line| print(out, line));
-        }
+    fn print_if_due(&self, out: &Output) {
+        let seconds = self.bar.elapsed().as_secs_f64();
+        let line = self.line_due(&mut self.last_line.lock(), seconds);
+        line.iter().for_each(|line| print(out, line));
     }
 
     fn line_due(&self, last: &mut f64, seconds: f64) -> Option<String> {
@@ -272,6 +277,23 @@ fn style(template: &str, unit: &str, origin: &Arc<Mutex<Origin>>) -> ProgressSty
         })
 }
 
+/// Writes whole lines above the bars. `MultiProgress::println` would write them without their ends,
+/// and a terminal then copies them as one line.
+fn write_above(bars: &MultiProgress, lines: &str) -> io::Result<()> {
+    hide_if_lost(bars);
+    bars.suspend(|| io::stderr().write_all(lines.as_bytes()))
+}
+
+/// Hides the bars for good if their terminal has gone, such as that of an ssh session.
+///
+/// Every draw fails from then on: [`MultiProgress::suspend`] would panic, and the text of each tick
+/// would stay in memory.
+fn hide_if_lost(bars: &MultiProgress) {
+    if !io::stderr().is_terminal() {
+        bars.set_draw_target(ProgressDrawTarget::hidden());
+    }
+}
+
 fn print(out: &Output, line: &str) {
     // The run must not fail if nobody reads its progress any more.
     let _ = writeln!(out.lock(), "{}", safe_text(line));
@@ -287,116 +309,4 @@ fn rate(per_second: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Clone, Default)]
-    struct Shared(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Shared {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Shared {
-        fn lines(&self) -> Vec<String> {
-            let text = String::from_utf8(self.0.lock().clone()).unwrap();
-            text.lines().map(str::to_owned).collect()
-        }
-    }
-
-    #[test]
-    fn without_a_terminal_a_stage_opens_and_closes_with_a_line() {
-        let out = Shared::default();
-        let mut progress = Progress::Lines(Arc::new(Mutex::new(out.clone())));
-        drop(progress.stage("opening data", None, "files"));
-        drop(progress.brief_stage("curve", Some(3), "episodes"));
-        let stage = progress.stage("warm start", 40, "steps");
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| stage.set(40));
-            }
-        });
-        stage.finish("loss 0.41");
-        progress.print("done");
-        progress.write_all(b"a log line \x1b[31m\n").unwrap();
-        let lines = out.lines();
-        assert_eq!(
-            lines[..2],
-            ["opening data: started", "warm start: 40 steps"]
-        );
-        assert!(
-            lines[2].starts_with("warm start: 40 steps in ") && lines[2].ends_with(", loss 0.41")
-        );
-        assert_eq!(lines[3..], ["done", "a log line \u{fffd}[31m"]);
-    }
-
-    #[test]
-    fn bars_accept_any_unit() {
-        for template in [BAR, SPINNER, DONE] {
-            style(template, "steps of {x}", &Arc::default());
-        }
-    }
-
-    fn plain_stage(name: &str, total: Option<u64>, unit: &str) -> ProgressStage {
-        Progress::Lines(Arc::new(Mutex::new(io::sink()))).stage(name, total, unit)
-    }
-
-    #[test]
-    fn a_plain_line_is_due_every_few_seconds() {
-        let stage = plain_stage("evaluating warm start", Some(300), "questions");
-        stage.set(60);
-        stage.note("right 0.41");
-        let mut last = 0.0;
-        assert_eq!(stage.line_due(&mut last, 4.9), None);
-        assert_eq!(
-            stage.line_due(&mut last, 6.0).as_deref(),
-            Some("evaluating warm start: 60/300 questions (20 %), 10.0/s, 24 s left, right 0.41")
-        );
-        assert_eq!(stage.line_due(&mut last, 10.9), None);
-        assert!(stage.line_due(&mut last, 11.0).is_some());
-    }
-
-    #[test]
-    fn the_speed_of_a_stage_that_continues_is_that_since_it_began_again() {
-        let stage = plain_stage("imitating the oracle", Some(2_000), "tokens");
-        stage.begin_at(1_000, 10.0);
-        stage.set(1_100);
-        assert_eq!(
-            stage.line_due(&mut 0.0, 10.000_001).as_deref(),
-            Some("imitating the oracle: 1100/2000 tokens (55 %)")
-        );
-        assert_eq!(
-            stage.line_due(&mut 0.0, 20.0).as_deref(),
-            Some("imitating the oracle: 1100/2000 tokens (55 %), 10.0/s, 1 min 30 s left")
-        );
-    }
-
-    #[test]
-    fn stages_of_unknown_and_of_zero_length_have_lines() {
-        assert_eq!(
-            plain_stage("rolling out", None, "episodes")
-                .line_due(&mut 0.0, 5.0)
-                .as_deref(),
-            Some("rolling out: 0 episodes")
-        );
-        assert_eq!(
-            plain_stage("steps", Some(0), "steps")
-                .line_due(&mut 0.0, 5.0)
-                .as_deref(),
-            Some("steps: 0/0 steps (0 %)")
-        );
-    }
-
-    #[test]
-    fn rates_read_well() {
-        for (per_second, text) in [(1234.5, "1234/s"), (2.25, "2.2/s"), (0.1, "10 s each")] {
-            assert_eq!(rate(per_second), text);
-        }
-    }
-}
+mod tests;

@@ -137,7 +137,12 @@ fn check_folder(run_dir: &str) -> Result<()> {
              folder, or {ADDRESSES}"
         ))
     );
-    RunFolder::check_is_new_or_run(Path::new(run_dir)).map_err(|fault| match fault {
+    check_is_new_or_run(Path::new(run_dir))
+}
+
+/// Refuses a folder of something else, whose files a run could overwrite.
+pub(crate) fn check_is_new_or_run(folder: &Path) -> Result<()> {
+    RunFolder::check_is_new_or_run(folder).map_err(|fault| match fault {
         ReportError::Occupied(_) => WrongSettings(fault.into()).into(),
         _ => fault.into(),
     })

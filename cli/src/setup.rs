@@ -8,7 +8,8 @@ use candle_core::Device;
 use data::{Dataset, NO_LICENCE};
 use env::{EnvError, EnvSettings, Environment};
 use env_node::{EnvNode, EnvNodeSettings};
-use policy::{Model, Placement, random::derive_seed};
+use learner::{LearnerConfig, LearnerError};
+use policy::{DecoderConfig, Model, Placement, random::derive_seed};
 use proto::{
     Credentials, EnvClient, Transport, TransportError, env_client,
     v1::{ListQuestionsRequest, Question},
@@ -54,8 +55,7 @@ impl Setup {
         let open = move || {
             // A model folder that cannot be used is named before data are built.
             let base = base_model(&config.model, config.seed, config.placement())?;
-            let context_tokens = config.learner.rollout.max_context_tokens as usize;
-            base.config.check_context(context_tokens)?;
+            check_context(&base.config, &config.learner)?;
             Ok((Self::open(&config, &progress)?, base))
         };
         read_unless_interrupted(shutdown, open).await
@@ -274,8 +274,27 @@ pub(crate) fn check_model(config: &RunConfig) -> Result<()> {
         Some(dir) => Model::config_in(dir)?,
         None => policy::embedded::base()?.config,
     };
-    let context_tokens = config.learner.rollout.max_context_tokens as usize;
-    Ok(model.check_context(context_tokens)?)
+    check_context(&model, &config.learner)
+}
+
+/// Checks that a model was trained for the contexts of the settings.
+///
+/// # Errors
+/// [`WrongSettings`].
+pub(crate) fn check_context(model: &DecoderConfig, settings: &LearnerConfig) -> Result<()> {
+    let checked = model.check_context(settings.rollout.max_context_tokens as usize);
+    Ok(checked.map_err(|fault| WrongSettings(fault.into()))?)
+}
+
+/// Returns the error of a learner that cannot be opened: [`WrongSettings`] if its settings cannot
+/// be used, or not with the run in the folder.
+pub(crate) fn opening_fault(fault: LearnerError) -> anyhow::Error {
+    match fault {
+        LearnerError::Setting { .. } | LearnerError::OtherSettings { .. } => {
+            WrongSettings(fault.into()).into()
+        }
+        _ => fault.into(),
+    }
 }
 
 /// Opens the model of `--policy base`.

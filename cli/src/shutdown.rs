@@ -4,10 +4,12 @@
 //! Invariant: interrupted work is not recorded. A stage that waits on a token ends with
 //! [`Interrupted`].
 
-use std::io::Write as _;
+use std::{ffi::OsString, io::Write as _};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+use crate::config::shown_argument;
 
 /// The exit code of an interrupted command: 128 + SIGINT, as in shells.
 pub(crate) const EXIT_CODE: u8 = 130;
@@ -38,11 +40,14 @@ pub(crate) async fn read_unless_interrupted<T: Send + 'static>(
     }
 }
 
-/// Returns the command line of this process, for a shell.
+/// Returns the command line of this process, for a shell, without a secret. Run folders keep it.
 pub(crate) fn this_command() -> String {
-    let arguments = std::env::args_os().skip(1);
+    shown_command(std::env::args_os().skip(1))
+}
+
+fn shown_command(arguments: impl Iterator<Item = OsString>) -> String {
     arguments.fold("sqlenv".to_owned(), |line, argument| {
-        line + " " + &shell_quoted(&argument.to_string_lossy())
+        line + " " + &shell_quoted(&shown_argument(&argument.to_string_lossy()))
     })
 }
 
@@ -118,6 +123,27 @@ mod tests {
             ("", "''"),
         ] {
             assert_eq!(shell_quoted(text), word);
+        }
+    }
+
+    #[test]
+    fn a_command_line_is_shown_without_the_signing_key() {
+        for (argument, shown) in [
+            ("env.signing_key=0123", "'env.signing_key=…'"),
+            ("--set=env.signing_key=0123", "'--set=env.signing_key=…'"),
+            ("env.signing_key = \"0=1\"", "'env.signing_key =…'"),
+            (
+                "env={\"signing_key\" = \"01\"}",
+                "'env={\"signing_key\" =…'",
+            ),
+            ("env.signing_key_file=key", "env.signing_key_file=key"),
+            (
+                "env={signing_key_file=1,signing_key=2}",
+                "'env={signing_key_file=1,signing_key=…'",
+            ),
+        ] {
+            let line = shown_command(["train", argument].map(OsString::from).into_iter());
+            assert_eq!(line, format!("sqlenv train {shown}"));
         }
     }
 

@@ -192,7 +192,8 @@ impl Stages<'_> {
         let evaluation = self.evaluate_model(PolicyName::Grpo, &trained, step);
         run.timed("evaluations", evaluation).await?;
         let licences = model_folder::licences(self.evaluator.config);
-        model_folder::save(&self.folder, model_folder::LAST, &trained, &licences, step)?;
+        let name = model_folder::LAST;
+        model_folder::save(&self.folder, name, &trained, &licences, step, None)?;
         let imitation = self.oracle_imitation(&start);
         if let Some(model) = run.timed("imitation", imitation).await? {
             let evaluation = self.evaluate_model(PolicyName::OracleImitation, &model, 0);

@@ -14,7 +14,7 @@ use report::RunFolder;
 
 use crate::{
     config::WarmStartConfig,
-    demonstrations::{corrected_episodes, demonstrations},
+    demonstrations::{QuestionRange, corrected_episodes, demonstrations},
     evaluation::Evaluator,
     setup::open_model,
     supervised::{ImitationTrainer, TrainingTotals},
@@ -45,7 +45,11 @@ pub(crate) async fn warm_start(
         error_share: config.recovery_share,
         ..DemonstratorMix::default()
     };
-    let oracle = demonstrations(evaluator, "oracle", base, careful).await?;
+    let range = QuestionRange {
+        skipped: config.skip_questions,
+        most: config.demonstrations,
+    };
+    let oracle = demonstrations(evaluator, "oracle", base, careful, range).await?;
     let before = TrainingTotals::default();
     let (mut warm, mut totals) = trainer.imitate(ORACLE, base, &oracle, &config.oracle, before)?;
     let corrected = match config.corrected_questions {
@@ -68,7 +72,7 @@ pub(crate) async fn warm_start(
         ..DemonstratorMix::default()
     };
     // This label also seeds random numbers.
-    let mixed = demonstrations(evaluator, "mixed habits", base, mixed).await?;
+    let mixed = demonstrations(evaluator, "mixed habits", base, mixed, range).await?;
     let settings = &config.demonstrators;
     let (warm, _) = trainer.imitate(DEMONSTRATORS, &warm, &mixed, settings, totals)?;
     Ok(warm)

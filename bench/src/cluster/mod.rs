@@ -90,7 +90,8 @@ impl Cluster {
                 "--listen=127.0.0.1:0".to_owned(),
                 format!("--set=env.signing_key_file={}", key.display()),
             ];
-            let (node, address) = RoleProcess::serve(&role("env-node", settings, &own))?;
+            let arguments = role("env-node", settings, &own);
+            let (node, address) = RoleProcess::serve(&arguments).await?;
             roles.push(node);
             relays.push(DelayRelay::start(address, latency / 2).await?);
         }
@@ -100,7 +101,8 @@ impl Cluster {
         let env = urls.collect::<Vec<_>>().join(",");
         let learner_admin = free_address()?;
         let own = learner_arguments(args, groups, learner_admin, (&env, folder.path()));
-        let (learner, address) = RoleProcess::serve(&role("learner", settings, &own))?;
+        let arguments = role("learner", settings, &own);
+        let (learner, address) = RoleProcess::serve(&arguments).await?;
         roles.push(learner);
         let mut actor_admins = Vec::new();
         for _ in 0..args.actors {

@@ -49,7 +49,8 @@ pub async fn bench_env(
         Some(url) => (address_of(url)?, args.pid),
         None => {
             let listen = ["env-node", "--listen", "127.0.0.1:0"].map(str::to_owned);
-            started = RoleProcess::serve(&[listen.as_slice(), node_arguments].concat())?;
+            let arguments = [listen.as_slice(), node_arguments].concat();
+            started = RoleProcess::serve(&arguments).await?;
             (started.1.as_str(), Some(started.0.process_id()))
         }
     };

@@ -4,7 +4,7 @@ use std::{
     env,
     io::Write as _,
     os::unix::process::CommandExt as _,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     sync::mpsc,
     thread,
     time::Duration,
@@ -202,19 +202,18 @@ pub(super) fn run(command: Command, input: &str, limit: Duration) -> Result<Stri
 }
 
 /// Runs a program until it and all processes that hold its pipes have ended. Kills them at the
-/// limit.
+/// limit, and when this process ends.
 fn output(mut command: Command, input: &str, limit: Duration) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
-    // A process group of its own can be killed with everything that the program started.
+    let group = ProcessGroup::new()?;
     command
-        .process_group(0)
+        .process_group(group.id())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command
         .spawn()
         .with_context(|| format!("cannot start {name}"))?;
-    let kill = format!("kill -KILL -{}", child.id());
     if let Some(mut stdin) = child.stdin.take() {
         stdin
             .write_all(input.as_bytes())
@@ -223,14 +222,53 @@ fn output(mut command: Command, input: &str, limit: Duration) -> Result<Output> 
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(child.wait_with_output()));
     if let Ok(output) = receiver.recv_timeout(limit) {
+        group.release();
         return Ok(output?);
     }
-    let killed = Command::new("sh").args(["-c", &kill]).output();
-    let mut end = String::new();
-    if killed.is_ok_and(|kill| kill.status.success()) {
-        end = last_lines(&text(&receiver.recv()??.stderr));
-    }
+    drop(group);
+    let end = last_lines(&text(&receiver.recv()??.stderr));
     bail!("{name} did not end within {} s: {end}", limit.as_secs());
+}
+
+/// A group of processes: a program with everything that it starts. It is killed when this value is
+/// dropped, and when this process ends in any way, such as by a signal.
+struct ProcessGroup {
+    /// A shell that kills its group, itself included, at the end of its input. It has the other end
+    /// of this input's pipe, which the system closes with this process.
+    leader: Child,
+}
+
+impl ProcessGroup {
+    fn new() -> Result<Self> {
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .args(["-c", "read line || kill -KILL 0"])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let leader = shell.spawn().context("cannot start /bin/sh")?;
+        Ok(Self { leader })
+    }
+
+    fn id(&self) -> i32 {
+        self.leader.id() as i32
+    }
+
+    /// Ends the shell alone.
+    fn release(mut self) {
+        if let Some(input) = &mut self.leader.stdin {
+            // This fails if the program has killed its group.
+            let _ = input.write_all(b"\n");
+        }
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        // This closes the shell's input first.
+        let _ = self.leader.wait();
+    }
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -40,9 +40,11 @@ values differ from the column *default*. The presets are files in `cli/presets/`
 the base policy), `scratch`, `model`, `spider-smollm2`, `base` (for `pretrain`) and `smoke`.
 
 A setting of the loss that would have no effect is refused, with the reason. An env-node also
-reads OpenEnv's variables, which lie over the file ([serving.md](serving.md)). The variables
-`SQLENV_LISTEN`, `SQLENV_ENV`, `SQLENV_LEARNER` and `SQLENV_LOG` stand for `--listen`, `--env`,
-`--learner` and `--log`.
+reads OpenEnv's variables, which lie over the file ([serving.md](serving.md)).
+
+Further variables stand for flags of the roles: `SQLENV_LISTEN` for `--listen` of `env-node` and
+`learner`, `SQLENV_ENV` for `--env` of `actor` and `learner`, and `SQLENV_LEARNER` for `--learner`
+of `actor` and `rank`. `SQLENV_LOG` stands for `--log` of every command.
 
 A role reads the sections that name it below; sections of other roles may be in its file, and not on
 its command line. All other commands with settings read every section. A dash in the column

@@ -1,12 +1,15 @@
 //! Layers, roles and refusals of the settings.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
-use clap::ValueEnum as _;
+use clap::{CommandFactory as _, ValueEnum as _};
 use toml::Table;
 
 use super::*;
-use crate::args::Preset;
+use crate::args::{Args, Preset};
 
 fn set(set: &[&str]) -> ConfigArgs {
     ConfigArgs {
@@ -432,10 +435,16 @@ fn a_role_reads_its_own_sections_only() {
     role_of_file::<RankRole>(&foreign).unwrap();
     // Its actors play the evaluations.
     assert!(role_of_file::<LearnerRole>(evaluation).is_err());
-    let others = "[warm_start]\nhasty_share = 2\n[env]\nstep_budget = 7\n";
-    let learner: LearnerRole = role_of_file(others).unwrap();
+    let key = "0123456789abcdef0123456789abcdef";
+    let env = format!("[env]\nsigning_key = \"{key}\"\nstep_budget = 7\n");
+    let others = format!("[warm_start]\nhasty_share = 2\n{env}");
+    let learner: LearnerRole = role_of_file(&others).unwrap();
     let written = to_toml(&learner).unwrap();
     assert!(written.contains("step_budget = 7"), "{written}");
+    // The run's folder has what is written.
+    assert!(!written.contains(key), "{written}");
+    let env_node: EnvNodeRole = role_of_file(&others).unwrap();
+    assert!(env_node.env.signing_key.is_some());
     for (set, part) in [
         ("enviroment.step_budget=3", "enviroment"),
         ("env.step_bugdet=3", "step_bugdet"),
@@ -446,6 +455,28 @@ fn a_role_reads_its_own_sections_only() {
     }
     assert!(role::<ActorRole>(&["actor.engine.slots=0"]).is_err());
     assert!(role::<LearnerRole>(&["learner.rollout.reward_profile=nice"]).is_err());
+}
+
+#[test]
+fn the_reference_names_the_flags_for_which_variables_stand() {
+    let text = reference::markdown();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let all = Args::command();
+    let mut commands_of = BTreeMap::<_, Vec<_>>::new();
+    for command in all.get_subcommands() {
+        for flag in command.get_arguments() {
+            if let (Some(variable), Some(name)) = (flag.get_env(), flag.get_long()) {
+                let commands = commands_of.entry((variable, name)).or_default();
+                commands.push(format!("`{}`", command.get_name()));
+            }
+        }
+    }
+    assert_eq!(commands_of.len(), 3);
+    for ((variable, name), commands) in commands_of {
+        let commands = commands.join(" and ");
+        let phrase = format!("`{}` for `--{name}` of {commands}", variable.display());
+        assert!(text.contains(&phrase), "{phrase}");
+    }
 }
 
 #[test]

@@ -117,6 +117,11 @@ pub(crate) fn check_left_out(file: Option<&Path>) -> Result<()> {
     let Some(file) = file else {
         return Ok(());
     };
+    // A write to a pipe overwrites nothing. To read one waits for its writer, which may be this
+    // process.
+    if out_file::is_special(file) {
+        return Ok(());
+    }
     let earlier = fs::read_to_string(file).unwrap_or_default();
     let is_list = earlier.is_empty() || earlier.starts_with("{\"file\":");
     ensure!(

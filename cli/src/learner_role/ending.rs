@@ -105,8 +105,8 @@ impl EndingRun<'_> {
         let model = newest_model(self.folder.path(), self.config.placement())?
             .context("a finished run has no checkpoint: this is a bug")?;
         let licences = model_folder::licence_of_base(&self.config.model);
-        let steps = self.config.learner.steps;
-        model_folder::save(self.folder, model_folder::LAST, &model, &licences, steps)
+        let (name, steps) = (model_folder::LAST, self.config.learner.steps);
+        model_folder::save(self.folder, name, &model, &licences, steps, None)
     }
 
     /// Names the results of the run and the next command.

@@ -131,10 +131,11 @@ impl ServingLearner<'_> {
     /// Records and displays an evaluation, and records the policy if it is the best so far: no
     /// other version is published before the evaluation is recorded.
     fn record_evaluation(&self, version: u64, name: &str, episodes: &[Trajectory]) -> Result<()> {
-        self.evaluations.record(version, name, episodes, || {
+        self.evaluations.record(version, name, episodes, |new| {
             let model = self.learner.newest_model()?;
             let licences = model_folder::licence_of_base(self.base);
-            model_folder::save(self.folder, model_folder::BEST, &model, &licences, version)
+            let name = model_folder::BEST;
+            model_folder::save(self.folder, name, &model, &licences, version, Some(new))
         })?;
         self.live.evaluated(self.folder);
         Ok(())

@@ -15,11 +15,13 @@ use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName};
 
 use super::Stages;
 use crate::{
+    config::RunConfig,
     demonstrations::demonstrate_by_oracle,
     evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator},
     local::LocalRun,
     model_folder::{self, check_text_files, checkpoint_model, is_best, newest_model},
     progress,
+    setup::opening_fault,
     shutdown::Interrupted,
     threads,
 };
@@ -92,21 +94,33 @@ impl Stages<'_> {
         let Evaluator { config, setup, .. } = self.evaluator;
         let questions = setup.dataset.split("train").map(env_node::question);
         let questions = questions.map(|it| TrainingQuestion::new(&it.question_id, &it.difficulty));
-        let settings = LearnerConfig {
-            // The actors are part of this process: none is lost, so no group goes to another one.
-            lease_seconds: u32::MAX,
-            trust: TrustConfig::of_one_process(config.actor.concurrent_groups),
-            ..config.learner.clone()
-        };
+        let settings = learner_settings(config);
         let learner = Learner::open(
             settings.clone(),
             config.arguments(config.seed),
             config.placement().place(start)?,
             questions.collect(),
             self.folder.path(),
-        )?;
-        Ok((learner, settings))
+        );
+        Ok((learner.map_err(opening_fault)?, settings))
     }
+}
+
+/// Returns the settings of the learner in a run of one process.
+fn learner_settings(config: &RunConfig) -> LearnerConfig {
+    let mut settings = LearnerConfig {
+        // The actors are part of this process: none is lost, so no group goes to another one.
+        lease_seconds: u32::MAX,
+        trust: TrustConfig::of_one_process(config.actor.concurrent_groups),
+        ..config.learner.clone()
+    };
+    if config.evaluation.every_steps > 0 {
+        // A run that is stopped while it evaluates a checkpoint writes another one. The resumed run
+        // evaluates the earlier one, which must still be there.
+        let keep_last = &mut settings.checkpoint.keep_last;
+        *keep_last = (*keep_last).max(2);
+    }
+    settings
 }
 
 fn note(stage: &progress::ProgressStage, step: u64, metrics: &learner::metrics::Metrics) {
@@ -239,11 +253,27 @@ impl LearningCurve<'_> {
             // The evaluation comes last: a run that stops in between writes both again.
             if is_best(&folder.evaluations()?, &evaluation) {
                 let licences = model_folder::licences(evaluator.config);
-                model_folder::save(folder, model_folder::BEST, model, &licences, step)?;
+                let (name, new) = (model_folder::BEST, Some(&evaluation));
+                model_folder::save(folder, name, model, &licences, step, new)?;
             }
             folder.append_evaluation(&evaluation)?;
             live.evaluated(folder);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_whose_evaluation_is_interrupted_is_kept() {
+        let mut config = RunConfig::default();
+        for (points_every, keep_last, kept) in [(10, 1, 2), (10, 3, 3), (0, 1, 1)] {
+            config.evaluation.every_steps = points_every;
+            config.learner.checkpoint.keep_last = keep_last;
+            assert_eq!(learner_settings(&config).checkpoint.keep_last, kept);
+        }
     }
 }

@@ -9,7 +9,7 @@ use report::{RunFolder, TrainingStage};
 
 use super::{SFT_CHECKPOINTS, Stages};
 use crate::{
-    demonstrations::demonstrations,
+    demonstrations::{QuestionRange, demonstrations},
     setup::open_model,
     supervised::{ImitationTrainer, TrainingTotals, remove_checkpoints},
 };
@@ -17,6 +17,8 @@ use crate::{
 const FOLDER: &str = "oracle-imitation";
 /// The title of the training, which also seeds random numbers.
 const TITLE: &str = "imitating the oracle, to compare";
+/// No demonstration has fewer tokens. The shortest one of the project's own questions has over 70.
+const LEAST_TOKENS: u64 = 64;
 
 impl Stages<'_> {
     /// Returns the model: the one in the run folder, or a newly trained one. Returns `None` if the
@@ -44,7 +46,13 @@ impl Stages<'_> {
             return Ok(None);
         }
         let mix = DemonstratorMix::default();
-        let episodes = demonstrations(evaluator, "oracle", start, mix).await?;
+        // The warm start may have had fewer questions than GRPO. The budget has no room for more
+        // demonstrations than these.
+        let range = QuestionRange {
+            skipped: 0,
+            most: budget_tokens.div_ceil(LEAST_TOKENS) as usize,
+        };
+        let episodes = demonstrations(evaluator, "oracle", start, mix, range).await?;
         let trainer = ImitationTrainer::of(evaluator, checkpoints.clone());
         let sft = SftConfig {
             budget_tokens,

@@ -5,13 +5,13 @@ use std::{
     fs,
     io::ErrorKind,
     path::{Component, Path, PathBuf},
-    pin::pin,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use policy::Model;
 use report::{RunFolder, RunInfo, RunStatus, SETTINGS, StageTime};
+use tokio::{task::JoinSet, time::sleep};
 
 use super::resumable::{check_is_of_train, newest};
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     live::LiveRun,
     progress::Progress,
     run_info::{check_data, run_info},
+    run_place::check_is_new_or_run,
     setup::Setup,
     shutdown::shell_quoted,
     warm_start,
@@ -66,6 +67,9 @@ impl PlannedRun {
                 path.display(),
                 resume_command(path)
             );
+        }
+        if let RunTarget::New(path) = &target {
+            check_is_new_or_run(path)?;
         }
         Ok(Self { config, target })
     }
@@ -188,20 +192,36 @@ impl OpenRun {
         stage: &str,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let before = self.timing.clone();
-        let start = now();
-        let mut work = pin!(work);
-        loop {
-            let result = tokio::time::timeout(TIMING_EVERY, &mut work).await;
-            self.timing = added(&before, stage, now().duration_since(start).as_secs_f64());
-            let written = self.folder.write_timing(&self.timing);
-            if let Ok(result) = result {
-                let value = result?;
-                written?;
-                self.live.evaluated(&self.folder);
-                return Ok(value);
+        self.timed_every(TIMING_EVERY, stage, work).await
+    }
+
+    async fn timed_every<T>(
+        &mut self,
+        every: Duration,
+        stage: &str,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let (before, start) = (self.timing.clone(), now());
+        let stage = stage.to_owned();
+        let so_far = move || added(&before, &stage, start.elapsed().as_secs_f64());
+        let (folder, timing) = (self.folder.clone(), so_far.clone());
+        // A task of its own, since a training blocks the task that waits for it.
+        let mut writer = JoinSet::new();
+        writer.spawn(async move {
+            loop {
+                sleep(every).await;
+                // The write at the end of the stage reports an error.
+                let _ = folder.write_timing(&timing());
             }
-        }
+        });
+        let result = work.await;
+        writer.shutdown().await;
+        self.timing = so_far();
+        let written = self.folder.write_timing(&self.timing);
+        let value = result?;
+        written?;
+        self.live.evaluated(&self.folder);
+        Ok(value)
     }
 
     /// Returns the command that continues the run.
@@ -277,4 +297,40 @@ pub(super) fn folder_name(name: &str) -> Result<&Path> {
         ))
     );
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// As a supervised training does, for hours.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_stage_that_blocks_its_task_is_timed() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create(dir.path()).unwrap();
+        let known = folder.clone();
+        let mut run = OpenRun {
+            folder,
+            live: LiveRun::default(),
+            config: RunConfig::default(),
+            name: "run".to_owned(),
+            info: None,
+            timing: Vec::new(),
+        };
+        let deadline = now() + Duration::from_secs(60);
+        let block = || {
+            while known.read().unwrap().timing.is_empty() {
+                assert!(now() < deadline, "no duration was written");
+                thread::sleep(Duration::from_millis(1));
+            }
+            anyhow::Ok(known.read()?.timing)
+        };
+        let work = async { tokio::task::block_in_place(block) };
+        let every = Duration::from_millis(1);
+        let meanwhile = run.timed_every(every, "imitation", work).await.unwrap();
+        assert_eq!(meanwhile[0].stage, "imitation");
+        assert!(meanwhile[0].seconds <= run.timing[0].seconds);
+    }
 }

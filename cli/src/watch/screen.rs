@@ -163,7 +163,7 @@ fn state(status: &LiveStatus) -> String {
         (RunStatus::Finished, _) => "finished".to_owned(),
         (RunStatus::Interrupted, _) => "stopped".to_owned(),
         (RunStatus::Running, Some(left)) => format!("{} left", number::seconds(left)),
-        (RunStatus::Running, None) => "running".to_owned(),
+        (RunStatus::Running, None) => status.activity().to_owned(),
     }
 }
 

@@ -172,6 +172,7 @@ fn wrong_settings_end_a_command_as_wrong_flags_do() {
         &[&node[..], &["env.step_budget=0"]].concat(),
         &[&node[..], &["env_node.server.max_connections=0"]].concat(),
         &["eval", "--policy", "random", "--shots", "2"],
+        &["settings", "--log", "=loud="],
     ] {
         fail(&mut sqlenv(args), 2);
     }
@@ -301,17 +302,21 @@ fn contexts_beyond_the_model_are_refused_before_a_run_begins() {
     let runs_dir = dir.path().to_str().unwrap();
     let context = "learner.rollout.max_context_tokens=4096";
     let model = ["--model", "policy/embedded", "--set", context];
-    let parts = ["learner.rollout.max_context_tokens: is 4096", "2048"];
-    for more in [&["--runs-dir", runs_dir][..], &["--dry-run"]] {
-        check(&[&["train"][..], more, &model].concat(), &parts);
-    }
+    let refused = |args: &[&str]| {
+        let text = fail(sqlenv(args).args(model), 2);
+        for part in ["learner.rollout.max_context_tokens: is 4096", "2048"] {
+            assert!(text.contains(part), "{text}");
+        }
+    };
+    refused(&["train", "--runs-dir", runs_dir]);
+    refused(&["train", "--dry-run"]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 
     let (_node, address) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
     let run_dir = dir.path().join("run");
     let learner = ["learner", "--listen", "127.0.0.1:0", "--env", &address];
     let run = ["--run-dir", run_dir.to_str().unwrap()];
-    check(&[&learner[..], &run, &model].concat(), &parts);
+    refused(&[&learner[..], &run].concat());
 }
 
 #[test]
@@ -336,6 +341,14 @@ fn a_run_is_not_overwritten() {
         &["train", "--runs-dir", runs_dir, "--name", "mine"],
         &["mine", "--resume", "--name"],
     );
+    // A run would replace the folder `model`.
+    let thesis = dir.path().join("other/model/thesis.txt");
+    fs::create_dir_all(thesis.parent().unwrap()).unwrap();
+    fs::write(&thesis, "years of work").unwrap();
+    let train = ["train", "--preset", "smoke", "--runs-dir", runs_dir];
+    let printed = fail(sqlenv(&train).args(["--name", "other"]), 2);
+    assert!(printed.contains("choose another run folder"), "{printed}");
+    assert!(thesis.is_file());
 }
 
 #[test]

@@ -1,6 +1,12 @@
 //! Tests that the benchmarks run and print their tables. No test checks a speed.
 
-use crate::{outcomes::succeed, program::sqlenv};
+use std::{fs, path::Path, process::Stdio};
+
+use crate::{
+    endings::signal,
+    outcomes::succeed,
+    program::{Running, sqlenv},
+};
 
 /// Runs a benchmark and returns the cells of its table.
 fn table(args: &[&str]) -> Vec<Vec<String>> {
@@ -93,4 +99,32 @@ fn a_cluster_is_measured() {
     };
     assert_eq!(row[..2], ["4", "0 ms"]);
     assert!(row[2].parse::<u64>().unwrap() > 0, "{row:?}");
+}
+
+/// Returns the processes that a process has started.
+pub(crate) fn children(process: u32) -> Vec<String> {
+    let line = format!("PPid:\t{process}");
+    let is_child = |id: &String| {
+        let status = fs::read_to_string(format!("/proc/{id}/status"));
+        status.is_ok_and(|it| it.lines().any(|it| it == line))
+    };
+    let entries = fs::read_dir("/proc").unwrap().map(Result::unwrap);
+    let names = entries.map(|it| it.file_name().display().to_string());
+    names.filter(is_child).collect()
+}
+
+/// A supervisor sends its signal to one process.
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "needs /proc")]
+fn a_signal_ends_the_processes_of_a_benchmark() {
+    let mut command = sqlenv(&["bench", "env", "--episodes=2", "--seconds=3600"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut bench = Running(command.spawn().unwrap());
+    let id = bench.0.id();
+    bench.until(|| !children(id).is_empty());
+    let nodes = children(id);
+    assert_eq!(nodes.len(), 1);
+    signal(&bench, "TERM");
+    assert_eq!(bench.0.wait().unwrap().code(), Some(130));
+    assert!(!Path::new("/proc").join(&nodes[0]).exists());
 }

@@ -136,6 +136,9 @@ fn checks_and_counts_tell_the_truth() {
         let args = [&["data", command, &folder], &databases[..]].concat();
         assert_parts(&printed_by(&args), &["the gold SQL returns no row"]);
     }
+    let list = ["data", "list", &folder, "--left-out", "/dev/stdout"];
+    let listed = printed_by(&[&list[..], &databases].concat());
+    assert_parts(&listed, &["{\"file\":", "pets: "]);
     let wrong = ("Who?", "SELECT nme FROM pets");
     spider(&dir.path().join("wrong"), &[empty, wrong]);
     let folder_wrong = dir.path().join("wrong/spider");

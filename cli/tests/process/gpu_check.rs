@@ -1,13 +1,15 @@
 //! Tests gpu-check on the CPU, where f64 runs through candle's operations and bf16 through kernels,
 //! and its error without a device.
 
-use std::fs;
+use std::{fs, process::Stdio, thread::sleep, time::Duration};
 
 use serde_json::Value;
 
 use crate::{
+    bench::children,
+    endings::signal,
     outcomes::{fail, succeed},
-    program::sqlenv,
+    program::{Running, sqlenv},
 };
 
 #[test]
@@ -71,6 +73,35 @@ fn the_checks_pass_on_the_cpu_and_are_written_down() {
         page.starts_with("# gpu-check on cpu\n\n0 of 18 checks failed, 5 were skipped."),
         "{page}"
     );
+}
+
+/// A supervisor sends its signal to one process.
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "needs /proc")]
+fn a_signal_ends_the_programs_of_a_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = sqlenv(&["gpu-check", "--device=cpu", "--only=train", "--out"]);
+    command.arg(folder.path());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut check = Running(command.spawn().unwrap());
+    let id = check.0.id();
+    // The training, and the shell that leads its process group.
+    check.until(|| children(id).len() == 2);
+    let programs = children(id);
+    signal(&check, "TERM");
+    assert_eq!(check.0.wait().unwrap().code(), Some(130));
+    // A container may have no process that removes them when they have ended.
+    let works = |id: &String| {
+        let status = fs::read_to_string(format!("/proc/{id}/status"));
+        status.is_ok_and(|it| !it.contains("State:\tZ"))
+    };
+    while programs.iter().any(works) {
+        sleep(Duration::from_millis(5));
+    }
+    // The training did not come to its end.
+    let run = folder.path().join("gpu-check-train/run-001/run.json");
+    let info = fs::read_to_string(run).unwrap_or_default();
+    assert!(!info.contains("\"finished\""), "{info}");
 }
 
 #[test]

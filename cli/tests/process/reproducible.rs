@@ -120,10 +120,28 @@ fn a_copied_model_is_used_without_its_run(model: &Path, copy: &Path) {
     assert!(dry.contains("\nmax_context_tokens = 2048\n"), "{dry}");
 }
 
+/// Returns how many episodes the demonstrations of the oracle had, of each training in its turn.
+fn demonstrated(printed: &str) -> Vec<u64> {
+    let begun = printed.lines().filter_map(|line| {
+        let episodes = line.strip_prefix("demonstrations, oracle: ")?;
+        episodes.strip_suffix(" episodes")?.parse::<u64>().ok()
+    });
+    begun.collect()
+}
+
 #[test]
-fn the_trainings_of_a_warm_start_count_on_from_each_other() {
+fn a_warm_start_counts_its_steps_on_and_does_not_limit_the_imitation() {
     let dir = tempfile::tempdir().unwrap();
-    train(dir.path(), "run", &["--preset", "smoke"]);
+    let args = ["train", "--preset", "smoke", "--name", "run", "--runs-dir"];
+    let output = sqlenv(&args)
+        .arg(dir.path())
+        .args(["--set", "warm_start.demonstrations=40"])
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{printed}");
+    // The imitation has as many as its 5,000 tokens may need.
+    assert_eq!(demonstrated(&printed), [40, 79], "{printed}");
     let warm_start = steps(dir.path(), "run", "sft");
     let numbers = warm_start.iter().map(|it| it["step"].as_u64().unwrap());
     assert!(numbers.eq(1..=warm_start.len() as u64));

@@ -46,6 +46,7 @@ fn a_run_over_tcp_survives_a_killed_actor() {
     other_settings_are_refused(&args, Path::new(run_dir));
     other_evaluations_are_refused(&args);
     a_run_continues_on_its_own_data_only(&args, Path::new(run_dir));
+    absent_difficulties_are_refused(&env, &dir.path().join("absent"));
     let weights = |dir| std::fs::read(Path::new(run_dir).join(dir).join("model.safetensors"));
     assert!(weights("model").unwrap() == weights("checkpoints/step_6/hf").unwrap());
     assert!(Path::new(run_dir).join("report.html").exists());
@@ -68,13 +69,37 @@ fn a_run_in_bf16_over_tcp_has_no_mismatch() {
     assert!(String::from_utf8_lossy(&saved[..4_096]).contains("\"dtype\":\"BF16\""));
 }
 
-/// A learner refuses other settings than those of the run, which stay unchanged.
+/// A learner refuses other settings than those of the run, which stay unchanged, and models with
+/// other weights or another tokenizer.
 fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
     let config = || std::fs::read_to_string(run_dir.join("config.toml")).unwrap();
     let before = config();
-    let text = fail(sqlenv(args).args(["--seed", "9"]), 2);
-    assert!(text.contains("other settings"), "{text}");
-    assert_eq!(config(), before);
+    let model = run_dir.with_file_name("other");
+    policy::embedded::base().unwrap().save(&model).unwrap();
+    let tokenizer = model.join("tokenizer_config.json");
+    let text = std::fs::read_to_string(&tokenizer).unwrap();
+    std::fs::write(tokenizer, text + "\n").unwrap();
+    for (other, part) in [
+        (["--seed", "9"], "other settings"),
+        (["--set", "dtype=bf16"], "other settings"),
+        (["--set", "model.random_weights=false"], "other settings"),
+        (
+            ["--model", model.to_str().unwrap()],
+            "another tokenizer_config.json",
+        ),
+    ] {
+        let text = fail(sqlenv(args).args(other), 2);
+        assert!(text.contains(part), "{text}");
+        assert_eq!(config(), before);
+    }
+}
+
+/// A learner refuses a curriculum that its env-node has no questions for.
+fn absent_difficulties_are_refused(env: &str, run_dir: &Path) {
+    let learner = smoke_learner(env, run_dir.to_str().unwrap());
+    let curriculum = "learner.curriculum=[{groups=1, difficulties=[\"absent\"]}]";
+    let text = fail(sqlenv(&learner).args(["--set", curriculum]), 2);
+    assert!(text.contains("the training questions have"), "{text}");
 }
 
 /// A learner refuses evaluations on other questions than those of the run.

@@ -65,12 +65,14 @@ fn an_interrupted_training_continues_to_the_same_weights() {
 fn questions_that_are_skipped_are_not_demonstrated() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("model");
+    let remedy = "lower warm_start.skip_questions";
     let skipped = ["--set", "warm_start.skip_questions=1000000"];
     let printed = fail(sft(&out).args(skipped), 1);
-    assert!(
-        printed.contains("lower warm_start.skip_questions"),
-        "{printed}"
-    );
+    assert!(printed.contains(remedy), "{printed}");
+    // This database has no training questions.
+    let printed = fail(sft(&out).args(["--databases", "zoo_2"]), 1);
+    let has_none = printed.contains("has no questions to demonstrate");
+    assert!(has_none && !printed.contains(remedy), "{printed}");
     assert!(!out.exists());
 }
 

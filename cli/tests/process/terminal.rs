@@ -1,6 +1,7 @@
 //! Tests what a person sees on a terminal, which `script` of util-linux makes.
 
 use std::{
+    fs,
     io::{Read as _, Write as _, stderr},
     process::{ChildStdin, Command, Stdio},
     sync::{Arc, Mutex},
@@ -8,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::program::{Running, sqlenv};
+use crate::{
+    outcomes::succeed,
+    program::{Running, sqlenv},
+};
 
 /// A minute, in which a command on a busy machine has started.
 const TRIES: u32 = 3_000;
@@ -23,15 +27,16 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Returns `None`, and prints that the test is skipped, if there is no `script`.
-    fn open(args: &[&str]) -> Option<Self> {
+    /// Runs the command line that `command` makes of the program's path. Returns `None`, and prints
+    /// that the test is skipped, if there is no `script`.
+    fn open(command: impl FnOnce(&str) -> String) -> Option<Self> {
         if Command::new("script").arg("--version").output().is_err() {
             let line = "SKIPPED: no terminal was tested, since util-linux's `script` is missing\n";
             let _ = stderr().write_all(line.as_bytes());
             return None;
         }
         let program = sqlenv(&[]);
-        let command = format!("{} {}", program.get_program().display(), args.join(" "));
+        let command = command(program.get_program().to_str().unwrap());
         let mut script = Command::new("script")
             .args(["--quiet", "--return", "--command", &command, "/dev/null"])
             .current_dir(program.get_current_dir().unwrap())
@@ -78,7 +83,7 @@ impl Terminal {
 /// data has the number of its questions.
 #[test]
 fn lines_are_edited_and_kept() {
-    let Some(mut terminal) = Terminal::open(&["play"]) else {
+    let Some(mut terminal) = Terminal::open(|program| format!("{program} play")) else {
         return;
     };
     terminal.wait("Answers: one value", 1);
@@ -97,4 +102,37 @@ fn lines_are_edited_and_kept() {
     terminal.press("quit\r");
     terminal.wait("Left before the end", 1);
     assert!(terminal.process.0.wait().unwrap().success());
+}
+
+/// As when an ssh session ends whose shell has started a command in the background. The command
+/// writes into a pipe, so that it ends after its terminal.
+#[test]
+fn a_command_survives_its_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let [data, out, code] = ["data", "tokenizer", "code"].map(|name| dir.path().join(name));
+    let build = ["data", "procedural", "--databases=20", "--questions=4"];
+    succeed(sqlenv(&build).arg("--out").arg(&data));
+    assert!(Command::new("mkfifo").arg(&out).status().unwrap().success());
+    let terminal = Terminal::open(|program| {
+        let [data, out, code] = [&data, &out, &code].map(|it| it.display());
+        format!("trap '' HUP; {program} data tokenizer --data {data} --out {out}; echo $? > {code}")
+    });
+    let Some(mut terminal) = terminal else {
+        return;
+    };
+    terminal.wait("demonstrations", 1);
+    terminal.process.0.kill().unwrap();
+    terminal.process.0.wait().unwrap();
+    let written = thread::spawn(move || fs::read(out));
+    // Its last message, which names the file, finds no terminal.
+    let mut ended = String::new();
+    for _ in 0..TRIES {
+        ended = fs::read_to_string(&code).unwrap_or_default();
+        if ended.ends_with('\n') {
+            break;
+        }
+        sleep(PAUSE);
+    }
+    assert_eq!(ended, "0\n");
+    assert!(!written.join().unwrap().unwrap().is_empty());
 }

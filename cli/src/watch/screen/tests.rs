@@ -175,6 +175,17 @@ fn a_screen_shows_every_part() {
 }
 
 #[test]
+fn the_head_says_that_all_steps_are_made() {
+    let mut last = status();
+    (last.step, last.eta_seconds) = (40, None);
+    let mut view = view();
+    view.fetched(Fetched::Status(Box::new(last)));
+    let rows = drawn(&view, (140, 50)).join("\n");
+    let head = "sales  all steps are made; evaluations may follow";
+    assert!(rows.contains(head), "{rows}");
+}
+
+#[test]
 fn every_size_can_be_drawn() {
     for width in [1, 7, 30, 80, 300] {
         for height in [1, 2, 5, 12, 24, 100] {
