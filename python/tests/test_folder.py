@@ -90,6 +90,27 @@ def test_the_server_is_the_binary(binary: Path, node_folder: Path) -> None:
         process.kill()
 
 
+def test_the_address_is_that_of_flags_then_of_variables(tmp_path: Path) -> None:
+    server = Path(sys.executable).with_name("server")
+    binary = tmp_path / "sqlenv"
+    binary.write_text('#!/bin/sh\necho "$*"\n')
+    binary.chmod(0o755)
+    environment = {**os.environ, "SQLENV_BINARY": str(binary)}
+    node = {"SQLENV_LISTEN": "127.0.0.1:9", "HOST": "127.0.0.2", "PORT": "7"}
+    empty = dict.fromkeys(node, "")
+    for flags, variables, address in [
+        ([], empty, "--listen 0.0.0.0:8000"),
+        ([], {**empty, "PORT": "7"}, "--listen 0.0.0.0:7"),
+        ([], {**empty, "HOST": "::1"}, "--listen [::1]:8000"),
+        ([], node, ""),
+        (["--host", "127.0.0.3"], node, "--listen 127.0.0.3:7"),
+        (["--port", "5"], node, "--listen 127.0.0.2:5"),
+    ]:
+        command = [server, "--mode", "production", *flags]
+        printed = subprocess.check_output(command, env={**environment, **variables}, text=True)
+        assert printed.split() == ["env-node", *address.split(), "--mode", "production"]
+
+
 def test_a_missing_binary_is_named(tmp_path: Path) -> None:
     server = Path(sys.executable).with_name("server")
     without = {name: value for name, value in os.environ.items() if name != "SQLENV_BINARY"} | {
