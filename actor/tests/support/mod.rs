@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use actor::EngineSettings;
+use actor::{ActorConfig, EngineSettings};
 use futures::Stream;
 use policy::{Model, Weights};
 use proto::{
@@ -40,6 +40,14 @@ pub(crate) fn engine_settings(slots: usize, pass_tokens: usize) -> EngineSetting
         slots,
         pass_tokens,
         ..EngineSettings::default()
+    }
+}
+
+pub(crate) fn config(slots: usize, concurrent_groups: usize) -> ActorConfig {
+    ActorConfig {
+        concurrent_groups,
+        engine: engine_settings(slots, 64),
+        ..ActorConfig::default()
     }
 }
 
