@@ -14,7 +14,7 @@ use proto::{
 };
 use tonic::{Request, Response, Status, async_trait};
 
-use crate::{node::EnvNode, status, wire};
+use crate::{node::EnvNode, serve::call_limits::grpc_timeout, status, wire};
 
 #[async_trait]
 impl Env for EnvNode {
@@ -46,6 +46,7 @@ impl Env for EnvNode {
         &self,
         request: Request<ReplayRequest>,
     ) -> Result<Response<ReplayResponse>, Status> {
+        let requested = grpc_timeout(request.metadata().as_ref());
         let ReplayRequest { token, actions } = request.into_inner();
         if actions.is_empty() {
             return respond(Err(EnvError::Request {
@@ -60,7 +61,7 @@ impl Env for EnvNode {
             }));
         }
         let actions = actions.into_iter().map(wire::action);
-        let result = Self::replay(self, token, actions).await;
+        let result = Self::replay(self, token, actions, requested).await;
         respond(result.map(|steps| ReplayResponse {
             steps: steps.into_iter().map(wire::step_response).collect(),
         }))

@@ -82,7 +82,7 @@ impl EnvNode {
     /// Applies actions until one ends the episode or fails, until the call has taken a quarter of
     /// its time, or until the results take [`REPLAY_BYTES`]. An action after the first one is given
     /// up when three quarters have passed, so that none brings the call to its end without a
-    /// response.
+    /// response. The call has the time that the caller `requested`, and at most this node's limit.
     ///
     /// # Errors
     /// The first action failed.
@@ -91,9 +91,11 @@ impl EnvNode {
         &self,
         mut token: Vec<u8>,
         actions: impl Iterator<Item = Action> + Send,
+        requested: Option<Duration>,
     ) -> Result<Vec<StepResult>, EnvError> {
         let began = Instant::now();
-        let enough = Duration::from_secs_f64(self.settings.server.max_call_seconds / 4.0);
+        let most = Duration::from_secs_f64(self.settings.server.max_call_seconds);
+        let enough = requested.map_or(most, |it| it.min(most)) / 4;
         let last = began + enough * 3;
         let mut steps: Vec<StepResult> = Vec::new();
         let mut bytes = 0;

@@ -28,13 +28,14 @@ use tonic::{
         http::{self, StatusCode},
     },
 };
+use tonic_types::StatusExt as _;
 use tower::ServiceExt;
 
 use crate::{
     MAX_MESSAGE_BYTES,
     endpoints::MeasuredChannel,
     log_pacing::RareWarning,
-    status::{has_reason, refuses_caller},
+    status::{has_reason, refuses_caller, status_text},
     transport::{BoxError, is_timeout},
     v1::ErrorReason,
 };
@@ -245,9 +246,18 @@ fn fault(outcome: &Result<http::Response<Body>, BoxError>) -> Option<Fault> {
         // tonic's servers end a call by CANCELLED when its deadline has passed.
         Code::DeadlineExceeded | Code::Cancelled => Some(Fault::Late),
         // Data and tokens are changed on one server after the other.
-        _ if refuses_caller(&status) => Some(Fault::Refusal(status.message().to_owned())),
+        _ if refuses_caller(&status) || is_without_reason(&status) => {
+            Some(Fault::Refusal(status_text(&status)))
+        }
         _ => None,
     }
+}
+
+/// Returns whether a proxy in front of a server, or a learner, does not take the caller's token. An
+/// env-node gives a reason for each token that it refuses, be it the caller's or that of an
+/// episode.
+fn is_without_reason(status: &Status) -> bool {
+    status.code() == Code::Unauthenticated && status.get_details_error_info().is_none()
 }
 
 impl Service<http::Request<Body>> for Failover {

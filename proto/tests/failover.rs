@@ -15,9 +15,9 @@ use std::{
 
 use proto::{
     EnvClient, Transport,
-    v1::{InfoRequest, ResetRequest},
+    v1::{InfoRequest, ResetRequest, StepRequest},
 };
-use servers::{foreign, nobody, serve, serve_counted, serve_full, server};
+use servers::{foreign, nobody, serve, serve_counted, serve_full, server, unauthenticated};
 use tokio::{net::TcpListener, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{
@@ -124,12 +124,6 @@ async fn a_server_that_does_not_respond_is_not_asked_again() {
     }
 }
 
-/// As an env-node refuses the bearer token of a caller.
-fn refused() -> Status {
-    let details = ErrorDetails::with_error_info("BEARER_TOKEN_REFUSED", "sqlenv", []);
-    Status::with_error_details(Code::Unauthenticated, "send the token", details)
-}
-
 /// Checks that calls leave a server for the next one. If that is no better, they end by its code.
 async fn check_is_left(broken: &str, calls: &AtomicUsize, code: Code) {
     let list = format!("{broken},{}", serve().await);
@@ -150,13 +144,27 @@ async fn a_call_that_one_server_cannot_serve_goes_to_the_next() {
     for refusal in [
         Status::internal("no database"),
         foreign(),
-        refused(),
+        unauthenticated("BEARER_TOKEN_REFUSED"),
+        // A proxy gives no reason.
+        Status::unauthenticated("log in"),
         Status::permission_denied("not from here"),
     ] {
         let code = refusal.code();
         let (broken, calls) = serve_counted(Some(refusal)).await;
         check_is_left(&broken, &calls, code).await;
     }
+}
+
+/// A forged token is not tried at each server.
+#[tokio::test]
+async fn a_refused_episode_token_goes_to_no_other_server() {
+    let (first, calls) = serve_counted(Some(unauthenticated("TOKEN_FORGED"))).await;
+    let (other, more_calls) = serve_counted(None).await;
+    let mut client = EnvClient::new(Transport::dial(&format!("{first},{other}")).unwrap());
+    let status = client.step(StepRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated, "{status}");
+    let made = [calls, more_calls].map(|calls| calls.load(Ordering::Relaxed));
+    assert_eq!(made, [1, 0]);
 }
 
 /// A proxy checks the callers of its server, or does not reach it.

@@ -211,7 +211,7 @@ fn too_late(limit: Duration) -> String {
 
 /// Returns the deadline that the caller set. gRPC writes it as at most eight digits and a unit. A
 /// malformed one counts as none.
-fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+pub(crate) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

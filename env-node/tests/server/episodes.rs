@@ -1,9 +1,11 @@
 //! Tests episodes, health and reflection over a port, and many episodes at once.
 
+use std::time::Duration;
+
 use env::{EnvSettings, SqlLimits};
 use env_node::{EnvNodeSettings, ServerConfig};
 use proto::v1::{Action, ReplayRequest, ResetRequest, StepRequest};
-use tonic::Code;
+use tonic::{Code, Request};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -89,6 +91,12 @@ async fn replayed_actions_give_the_results_of_their_steps() {
     };
     let replayed = client.replay(known.clone()).await.unwrap().into_inner();
     assert_eq!(replayed.steps, expected);
+
+    // The call comes from this process, so nothing ends it at its deadline.
+    let mut hurried = Request::new(known.clone());
+    hurried.set_timeout(Duration::ZERO);
+    let replayed = client.replay(hurried).await.unwrap().into_inner();
+    assert_eq!(replayed.steps, expected[..1]);
 
     let none = ReplayRequest {
         actions: Vec::new(),

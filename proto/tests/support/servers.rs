@@ -14,7 +14,7 @@ use proto::v1::{
     ReplayRequest, ReplayResponse, ResetRequest, ResetResponse, StepRequest, StepResponse,
     env_server::{Env, EnvServer},
 };
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
@@ -42,7 +42,7 @@ impl Env for Echo {
     }
 
     async fn step(&self, _: Request<StepRequest>) -> Result<Response<StepResponse>, Status> {
-        Err(Status::unauthenticated("forged token"))
+        Err(unauthenticated("TOKEN_FORGED"))
     }
 
     async fn replay(&self, _: Request<ReplayRequest>) -> Result<Response<ReplayResponse>, Status> {
@@ -91,8 +91,13 @@ pub(crate) async fn serve() -> String {
 
 /// Returns an address that refuses connections.
 pub(crate) async fn nobody() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = format!("http://{}", socket.local_addr().unwrap());
+    // The socket does not listen. It keeps its port until the process ends, so that no other test
+    // serves there.
+    std::mem::forget(socket);
+    address
 }
 
 /// Serves on a free port, or refuses each call by a status. Returns the address and the number of
@@ -120,6 +125,12 @@ pub(crate) async fn serve_counted(refusal: Option<Status>) -> (String, Arc<Atomi
 /// Serves on a free port and refuses each call, because it has too much work.
 pub(crate) async fn serve_full() -> (String, Arc<AtomicUsize>) {
     serve_counted(Some(Status::resource_exhausted("too many calls"))).await
+}
+
+/// As an env-node refuses the token of a caller or of an episode.
+pub(crate) fn unauthenticated(reason: &str) -> Status {
+    let details = ErrorDetails::with_error_info(reason, "sqlenv", []);
+    Status::with_error_details(Code::Unauthenticated, "forged token", details)
 }
 
 pub(crate) fn foreign() -> Status {
