@@ -148,6 +148,18 @@ pub enum LearnerError {
         /// The update, counted from 1.
         update: u64,
     },
+    /// The gradient of a step's demonstrations is not finite. Remedy: a lower
+    /// `demonstration_weight` or learning rate in a new run; this run would compute the same
+    /// numbers again.
+    #[error(
+        "update {update} is not finite in the gradient of its demonstrations; lower \
+         learner.demonstration_weight or the learning rate in a new run, which may start from the \
+         last checkpoint's hf folder by --model"
+    )]
+    DemonstrationsDiverged {
+        /// The update, counted from 1.
+        update: u64,
+    },
     /// Groups of a step cannot be trained on. A run takes them back and makes the step without
     /// them.
     #[error("{} of the step's groups cannot be trained on; the first: {}", .0.len(),

@@ -229,6 +229,8 @@ fn all_steps(joined: &mut JoinedRank, device: &Device) -> Result<()> {
     trainer.ranks.agree(&trainer.network, 0)?;
     let (rank, count) = (trainer.ranks.rank(), trainer.ranks.count());
     if !joined.welcome.nccl_id.is_empty() {
+        // A learner that ended because of another rank sends nothing, and would never connect.
+        trainer.ranks.role.begin_collective()?;
         let opened = Nccl::open(&joined.welcome.nccl_id, device, rank, count, joined.timeout)?;
         trainer.ranks.nccl = Some(opened);
     }
@@ -320,5 +322,28 @@ mod tests {
         };
         let fault = fault_of(by_nccl).await;
         assert!(fault.contains("ranks.reduce: is nccl"), "{fault}");
+    }
+
+    /// Rank 0 ends if another rank cannot use NCCL. This rank would then wait within NCCL for ever.
+    #[tokio::test]
+    async fn a_rank_connects_nccl_only_with_a_learner_that_connects() {
+        let ended = || {
+            let (config, model) = (settings(), policy::embedded::model(1).unwrap());
+            let (sender, _said) = mpsc::channel(DEPTH);
+            let mut trainer = Trainer::new(&config, 1, &model).unwrap();
+            trainer.ranks = Ranks::member_of((1, 3), tokio_stream::empty(), sender);
+            let mut joined = JoinedRank {
+                trainer,
+                rules: GroupRules::new(&config, model.config.vocab_size),
+                welcome: RankWelcome {
+                    nccl_id: vec![0; 128],
+                    ..welcome(1, 3, &config)
+                },
+                timeout: Duration::ZERO,
+            };
+            all_steps(&mut joined, &Device::Cpu).unwrap_err()
+        };
+        let fault = tokio::task::spawn_blocking(ended).await.unwrap();
+        assert!(matches!(fault, LearnerError::LeaderAway(_)), "{fault}");
     }
 }

@@ -106,6 +106,22 @@ impl RankRole {
                 .then(|| LearnerError::Nccl(format!("the learner {problem}"))),
         }
     }
+
+    /// Begins a call of NCCL. Rank 0 calls this when it has heard from all other ranks, and tells
+    /// them; each of them waits for that. A rank that fails before is named; within NCCL it could
+    /// not be, and the others would wait for it.
+    fn begin_collective(&mut self) -> Result<()> {
+        match self {
+            Self::Alone => Ok(()),
+            Self::Leader(others) => others
+                .iter_mut()
+                .try_for_each(|other| other.send(train_response::Part::Reduce(ReduceNow {}))),
+            Self::Member { leader, .. } => match leader.receive()? {
+                train_response::Part::Reduce(_) => Ok(()),
+                _ => Err(leader.unexpected("the start of a collective")),
+            },
+        }
+    }
 }
 
 impl Ranks {
@@ -215,6 +231,9 @@ impl Ranks {
         // Before NCCL connects, which waits without a deadline: a rank that cannot use NCCL reports
         // it here in place of its digest.
         ranks.agree(network, step)?;
+        if id.is_some() {
+            ranks.role.begin_collective()?;
+        }
         ranks.nccl = id.map(open).transpose()?;
         Ok(ranks)
     }
@@ -318,13 +337,9 @@ impl Ranks {
                 }
                 // One order of merging gives the same metrics with any number of ranks.
                 statistics.sort_by_key(|statistics| statistics.micro_batch);
-                if is_nccl {
-                    for other in others {
-                        other.send(train_response::Part::Reduce(ReduceNow {}))?;
-                    }
-                    gradients
-                } else {
-                    reduce::sum(parameters, gradients, others, &has_gradients)?
+                match is_nccl {
+                    true => gradients,
+                    false => reduce::sum(parameters, gradients, others, &has_gradients)?,
                 }
             }
             RankRole::Member { leader, .. } => {
@@ -332,20 +347,18 @@ impl Ranks {
                 let micro_batches = encoded.collect();
                 let sent = RankStatistics { micro_batches };
                 leader.send(train_request::Part::Statistics(sent))?;
-                if is_nccl {
-                    // A rank that fails before this message is named; within NCCL it could not be.
-                    let train_response::Part::Reduce(_) = leader.receive()? else {
-                        return Err(leader.unexpected("the start of the reduction"));
-                    };
-                    gradients
-                } else {
-                    reduce::contribute(parameters, gradients, leader)?
+                match is_nccl {
+                    true => gradients,
+                    false => reduce::contribute(parameters, gradients, leader)?,
                 }
             }
         };
         let gradients = match &self.nccl {
             None => gradients,
-            Some(nccl) => nccl.all_reduce(parameters, gradients, || self.role.lost())?,
+            Some(nccl) => {
+                self.role.begin_collective()?;
+                nccl.all_reduce(parameters, gradients, || self.role.lost())?
+            }
         };
         Ok((gradients, statistics))
     }
@@ -359,9 +372,9 @@ impl Ranks {
         others.iter().find_map(|other| {
             let name = other.not_finite.as_ref()?;
             Some(other.fault(format!(
-                "sent a gradient of {name} that is not finite, and no group explains it; if this \
-                 comes back, look at the machine of this rank, or lower the learning rate in a \
-                 new run"
+                "sent a gradient of {name} that is not finite, and no group or demonstration \
+                 explains it; if this comes back, look at the machine of this rank, or lower the \
+                 learning rate in a new run"
             )))
         })
     }

@@ -14,7 +14,7 @@ use crate::{
 
 /// Adds the gradients of the other ranks that have some (`has_gradients`) to rank 0's `own`, in the
 /// order of ranks, and sends the sum to all of them. What is not finite is added as well, so that
-/// all ranks see it, and rank 0 looks for the group that it comes from.
+/// all ranks see it, and rank 0 looks for the group or demonstration that it comes from.
 pub(super) fn sum(
     parameters: &BTreeMap<String, Parameter>,
     mut own: Gradients,

@@ -394,26 +394,23 @@ impl<'a> LossRows<'a> {
         rows
     }
 
-    /// Returns the rows of one group.
-    fn of_group(&self, number: usize) -> Self {
+    /// Returns the rows of one group, or those of the demonstrations.
+    fn of(&self, group: Option<usize>) -> Self {
         fn pick<T: Clone>(all: &[T], rows: &[usize]) -> Vec<T> {
             rows.iter().map(|&row| all[row].clone()).collect()
         }
         let rows = 0..self.samples.len();
-        let rows: Vec<usize> = rows
-            .filter(|&row| self.group_of[row] == Some(number))
-            .collect();
+        let rows: Vec<usize> = rows.filter(|&row| self.group_of[row] == group).collect();
         Self {
             groups: self.groups,
             samples: pick(&self.samples, &rows),
             sampler: pick(&self.sampler, &rows),
             advantages: pick(&self.advantages, &rows),
             completion_lengths: pick(&self.completion_lengths, &rows),
-            completions: self.groups[number]
-                .trajectories
-                .iter()
-                .filter(|trajectory| is_completion(trajectory))
-                .count(),
+            completions: group.map_or(rows.len(), |number| {
+                let trajectories = self.groups[number].trajectories.iter();
+                trajectories.filter(|it| is_completion(it)).count()
+            }),
             group_of: pick(&self.group_of, &rows),
             versions: pick(&self.versions, &rows),
         }

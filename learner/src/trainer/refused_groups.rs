@@ -114,20 +114,28 @@ impl Trainer {
         if self.ranks.rank() > 0 {
             return Ok(LearnerError::Refused(Vec::new()));
         }
-        if let Some(refused) = self.groups_without_gradient(rows)? {
+        let (refused, tried) = self.groups_without_gradient(rows)?;
+        // A policy that is not finite leaves no group a finite gradient.
+        let is_of_policy = tried > 1 && refused.len() == tried;
+        if !is_of_policy && !refused.is_empty() {
             return Ok(LearnerError::Refused(refused));
+        }
+        // This comes before a rank is blamed, which may have had the demonstrations in its share.
+        if !is_of_policy && self.has_finite_gradient(&rows.of(None))? == Some(false) {
+            let update = self.network.optimizer.updates.saturating_add(1);
+            return Ok(LearnerError::DemonstrationsDiverged { update });
         }
         let fault = self.ranks.without_finite_gradient();
         Ok(fault.unwrap_or_else(|| self.network.diverged()))
     }
 
-    /// Returns the groups that have no finite gradient by themselves; none if that is the policy's
-    /// fault: then no group has a finite gradient.
-    fn groups_without_gradient(&self, rows: &LossRows<'_>) -> Result<Option<Vec<RefusedGroup>>> {
+    /// Returns the groups that have no finite gradient by themselves, and how many have tokens to
+    /// score.
+    fn groups_without_gradient(&self, rows: &LossRows<'_>) -> Result<(Vec<RefusedGroup>, usize)> {
         let mut refused = Vec::new();
         let mut tried = 0;
         for (number, group) in rows.groups.iter().enumerate() {
-            let Some(is_finite) = self.has_finite_gradient(&rows.of_group(number))? else {
+            let Some(is_finite) = self.has_finite_gradient(&rows.of(Some(number)))? else {
                 continue;
             };
             tried += 1;
@@ -140,8 +148,7 @@ impl Trainer {
                 });
             }
         }
-        let is_of_groups = !refused.is_empty() && (tried == 1 || refused.len() < tried);
-        Ok(is_of_groups.then_some(refused))
+        Ok((refused, tried))
     }
 
     /// Returns whether rows have a finite gradient; none if they have no tokens to score.

@@ -61,7 +61,7 @@ fn an_episode_in_several_contexts_counts_once() {
         let rows = LossRows::new(&groups, &config, 0);
         assert_eq!((rows.completions, rows.samples.len()), (2, 3));
         assert_eq!(rows.completion_lengths, [4, 4, 4]);
-        assert_eq!(rows.of_group(0).completions, 2);
+        assert_eq!(rows.of(Some(0)).completions, 2);
         let micro_batches = micro_batches(&rows.samples, 100, Prefixes::Repeated);
         let scored: usize = micro_batches.iter().map(|micro| micro.targets.len()).sum();
         let scores = |micro: &MicroBatch| Scores {
@@ -136,7 +136,7 @@ fn a_failed_episode_counts_in_no_divisor_wherever_it_failed() {
         inner.trajectories[1].segments = segments;
         let groups = [group];
         let rows = LossRows::new(&groups, &config, 0);
-        assert_eq!((rows.completions, rows.of_group(0).completions), (1, 1));
+        assert_eq!((rows.completions, rows.of(Some(0)).completions), (1, 1));
         assert_eq!((rows.completion_lengths, rows.samples.len()), (vec![4], 1));
     }
 }

@@ -24,7 +24,7 @@ use proto::{
         train_request::Part,
     },
 };
-use tokio::sync::mpsc;
+use tokio::{net::TcpSocket, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
@@ -134,8 +134,8 @@ async fn trained(count: usize) -> Vec<(Weights, Vec<Metrics>)> {
 }
 
 /// A stop comes ever later, at last between the two updates of a step, and then not in the step.
-#[test]
-fn a_step_that_is_stopped_between_its_updates_changes_nothing() {
+/// Returns how many came in it.
+fn stops_within_a_step() -> usize {
     let (model, config) = (small_model(1), config());
     let groups = step_groups(&config, model.config.vocab_size, 0);
     let mut trainer = Trainer::new(&config, 1, &model).unwrap();
@@ -159,8 +159,15 @@ fn a_step_that_is_stopped_between_its_updates_changes_nothing() {
         assert_eq!(trainer.network.optimizer.updates, 0);
         assert!(state(&trainer) == before, "the weights changed");
     }
-    assert!(stops > 0, "the step was not stopped");
     assert_eq!(trainer.network.optimizer.updates, 2);
+    stops
+}
+
+#[test]
+fn a_step_that_is_stopped_between_its_updates_changes_nothing() {
+    // On a busy machine the thread that stops the step may begin after its end.
+    let is_stopped = (0..20).any(|_| stops_within_a_step() > 0);
+    assert!(is_stopped, "the step was not stopped");
 }
 
 fn largest_difference(a: &Weights, b: &Weights) -> f64 {
@@ -211,8 +218,7 @@ async fn ranks_are_equal_and_equal_to_one_within_rounding() {
 }
 
 /// Makes a step with two ranks, of which the second holds this model or is missing.
-async fn first_step(second: Option<Model>) -> LearnerError {
-    let config = config();
+async fn first_step(second: Option<Model>, config: LearnerConfig) -> LearnerError {
     let mut ranks = connected(2);
     let member = second.map(|model| {
         let mut trainer = Trainer::new(&config, 1, &model).unwrap();
@@ -241,12 +247,12 @@ async fn first_step(second: Option<Model>) -> LearnerError {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_that_differs_or_is_gone_ends_the_step() {
-    let fault = first_step(Some(small_model(2))).await;
+    let fault = first_step(Some(small_model(2)), config()).await;
     assert!(
         matches!(fault, LearnerError::RankDiffers { rank: 1, step: 1 }),
         "{fault}"
     );
-    let fault = first_step(None).await.to_string();
+    let fault = first_step(None, config()).await.to_string();
     assert!(fault.starts_with("rank 1 of the run is gone"), "{fault}");
 }
 
@@ -264,13 +270,25 @@ async fn a_rank_without_a_finite_gradient_is_named() {
         (name.to_owned(), tensor)
     });
     broken.weights = Weights::new(weights.collect());
-    let fault = first_step(Some(broken)).await.to_string();
+    let fault = first_step(Some(broken), config()).await.to_string();
     assert!(
         fault.starts_with("rank 1 of the run sent a gradient of "),
         "{fault}"
     );
     assert!(
-        fault.contains("that is not finite, and no group explains it"),
+        fault.contains("that is not finite, and no group or demonstration explains it"),
+        "{fault}"
+    );
+}
+
+/// Rank 0 blames no rank, whichever has them in its share.
+#[tokio::test(flavor = "multi_thread")]
+async fn demonstrations_without_a_finite_gradient_are_named() {
+    let mut config = config();
+    config.demonstration_weight = 1e300;
+    let fault = first_step(Some(small_model(1)), config).await.to_string();
+    assert!(
+        fault.contains("the gradient of its demonstrations"),
         "{fault}"
     );
 }
@@ -369,7 +387,7 @@ async fn ranks_join_a_new_run_and_a_resumed_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_does_not_begin_without_all_of_its_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let learner = open(with_ranks(3, 1), folder.path()).unwrap();
+    let learner = open(with_ranks(3, 5), folder.path()).unwrap();
     let fault = train(&learner, 2).await.unwrap_err().to_string();
     assert!(fault.starts_with("2 of 3 ranks"), "{fault}");
 }
@@ -408,13 +426,14 @@ async fn a_rank_that_does_not_belong_is_told_why() {
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("sqlenv 0.0.0"), "{status}");
 
-    let first = tokio::spawn(join(client(&learner), options(TIMEOUT)));
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let one_too_many = join(client(&learner), options(Duration::ZERO)).await;
+    // One of them is admitted and waits for the run, and the other one is too many.
+    let one_too_many = tokio::select! {
+        ended = join(client(&learner), options(Duration::ZERO)) => ended,
+        ended = join(client(&learner), options(Duration::ZERO)) => ended,
+    };
     let fault = one_too_many.unwrap_err().to_string();
     assert!(fault.contains("all of its 2 ranks"), "{fault}");
     assert!(!fault.contains("start it again"), "{fault}");
-    first.abort();
 
     let folder = tempfile::tempdir().unwrap();
     let alone = open(small_config(), folder.path()).unwrap();
@@ -424,9 +443,10 @@ async fn a_rank_that_does_not_belong_is_told_why() {
 
 #[tokio::test]
 async fn a_learner_that_stays_away_is_given_up() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // It keeps its port from other tests, and does not listen.
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = format!("http://{}", nobody.local_addr().unwrap());
-    drop(nobody);
     let client = RanksClient::new(Transport::dial(&address).unwrap());
     let fault = join(client, options(Duration::from_secs(1))).await;
     let fault = fault.unwrap_err().to_string();
