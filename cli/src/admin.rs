@@ -68,14 +68,18 @@ impl Readiness {
     }
 }
 
-/// Starts recording metrics and serves them on `address` until the process ends, if one is given.
-/// Returns the flag that the port reports.
-pub(crate) async fn serve(address: Option<SocketAddr>) -> Result<Readiness> {
-    serve_with(address, Router::new()).await
+/// Starts recording metrics, which `describe` names, and serves them on `address` until the process
+/// ends, if one is given. Returns the flag that the port reports.
+pub(crate) async fn serve(address: Option<SocketAddr>, describe: fn()) -> Result<Readiness> {
+    serve_with(address, describe, Router::new()).await
 }
 
 /// Does the same, and also serves `pages`.
-pub(crate) async fn serve_with(address: Option<SocketAddr>, pages: Router) -> Result<Readiness> {
+pub(crate) async fn serve_with(
+    address: Option<SocketAddr>,
+    describe: fn(),
+    pages: Router,
+) -> Result<Readiness> {
     let ready = Readiness::default();
     let Some(address) = address else {
         return Ok(ready);
@@ -84,6 +88,8 @@ pub(crate) async fn serve_with(address: Option<SocketAddr>, pages: Router) -> Re
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot serve the admin port on {address}; choose another with --admin")
     })?;
+    // Before the port answers, so that even its first page has all metrics.
+    describe();
     let process = Collector::default();
     process.describe();
     let upkeep = metrics.clone();

@@ -63,20 +63,21 @@ pub(crate) async fn learner(
     let chat = base.chat.clone();
     let served = (&env, &questions.identity);
     let oracle = demonstrations::of_run(args, &config, &chat, served, progress, &shutdown).await?;
+    let base = config.placement().place(&base)?;
+    let storage = place.storage();
+    let learner = open_learner(&config, base, questions.training, storage, progress).await?;
+    // `Learner::open` has checked that an existing run has these settings. They are recorded before
+    // the first evaluation, whose record a run with other settings must not take for its own.
+    folder.write_config(&config::to_toml(&config)?)?;
     let evaluations =
         PlayedEvaluations::new(&config, &questions.all, chat.clone(), &folder, progress);
     let random = evaluations.play_random(&env, &questions.identity);
     unless_interrupted(&shutdown, random).await??;
-    let base = config.placement().place(&base)?;
-    let storage = place.storage();
-    let learner = open_learner(&config, base, questions.training, storage, progress).await?;
     if let Some(oracle) = oracle {
         learner.demonstrate_by(oracle);
     }
     learner.guard(questions.identity, env.clone());
     learner.plan_evaluations(evaluations.for_learner()?);
-    // `Learner::open` has checked that an existing run has these settings.
-    folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
     let (settings, all) = (&config.learner, &questions.all);
     live.begin(learner.clone(), &info, settings, chat, all, &folder);
@@ -123,10 +124,11 @@ fn check_begun(begun: &RunRecords, info: &RunInfo, config: &LearnerRole) -> Resu
 }
 
 async fn open_admin_port(args: &LearnerArgs, live: &LiveRun) -> Result<Readiness> {
-    let ready = admin::serve_with(args.admin, live.pages()).await?;
-    learner::metrics::describe();
-    actor::metrics::describe_of_learner();
-    Ok(ready)
+    let describe = || {
+        learner::metrics::describe();
+        actor::metrics::describe_of_learner();
+    };
+    admin::serve_with(args.admin, describe, live.pages()).await
 }
 
 /// Half an hour. An env-node that starts with the learner first reads all its data.
@@ -206,7 +208,7 @@ async fn open_base(
     let (model, seed, placement) = (config.model.clone(), config.seed, config.placement());
     let open = move || setup::base_model(&model, seed, placement);
     let base = read_unless_interrupted(shutdown, open).await?;
-    setup::check_context(&base.config, &config.learner)?;
+    setup::check_context(&base.config, &config.model, &config.learner)?;
     check_text_files(folder.path(), &base)?;
     Ok(base)
 }

@@ -21,12 +21,12 @@ use policy::Chat;
 use proto::{latency_quantile, v1::Question};
 use report::{
     ActorStatus, EnvNodeStatus, Evaluation, LearnerStepRecord, LiveEpisode, LiveStatus, RunFolder,
-    RunInfo, RunRecords, RunSettings, RunStatus, TrainingStage, diagnose, live_fragment, live_page,
+    RunInfo, RunRecords, RunSettings, RunStatus, TrainingStage, live_fragment, live_page,
     live_security_policy, shorten_steps,
 };
 use tokio::time::Instant;
 
-use crate::status_source::live_episode;
+use crate::status_source::{findings, live_episode};
 
 /// What `/status.json` says before the run is open.
 const STARTING: &str = "GRPO has not begun: the learner opens the run and asks its env-node for \
@@ -63,6 +63,8 @@ struct LiveRecords {
     state: Option<RunStatus>,
     steps: Vec<LearnerStepRecord>,
     evaluations: Vec<Evaluation>,
+    /// Lines of the folder that could not be read when the run was opened, by file name.
+    unreadable: BTreeMap<&'static str, usize>,
     /// When a step was made or an evaluation recorded.
     progressed: Option<Instant>,
     /// Whether this process plays an evaluation.
@@ -115,6 +117,7 @@ impl LiveRun {
             .steps
             .retain(|it| it.stage != TrainingStage::Grpo || is_made(it));
         records.evaluations = known.evaluations;
+        records.unreadable = known.unreadable;
         records.progressed = Some(Instant::now());
         drop(records);
         // A second run in one process would be a bug; its page stays that of the first.
@@ -194,7 +197,7 @@ impl LiveRun {
         let mut status = LiveStatus::of_records(&records, "", run.settings);
         status.episodes = run.episodes();
         if self.lock().is_after_grpo {
-            status.findings = diagnose(&status);
+            status.findings = findings(&status, &records);
             return Some(status);
         }
         status.is_live = true;
@@ -208,7 +211,7 @@ impl LiveRun {
             .map(|it| actor_status(it, version))
             .collect();
         status.env_nodes = env_nodes.into_iter().map(env_node_status).collect();
-        status.findings = diagnose(&status);
+        status.findings = findings(&status, &records);
         Some(status)
     }
 
@@ -222,6 +225,7 @@ impl LiveRun {
             info: Some(info),
             steps: records.steps.clone(),
             evaluations: records.evaluations.clone(),
+            unreadable: records.unreadable.clone(),
             ..RunRecords::default()
         };
         (copy, records.progressed)

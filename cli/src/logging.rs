@@ -11,7 +11,7 @@ use crate::{args::LogArgs, config::WrongSettings, progress::Progress};
 /// it is dropped.
 ///
 /// # Errors
-/// [`WrongSettings`] for a filter that cannot be read; or traces cannot be sent.
+/// [`WrongSettings`] for a filter or the address of a collector that cannot be used.
 pub(crate) fn init(args: &LogArgs, command: &str, progress: &Progress) -> Result<TraceExport> {
     let filter = &args.log;
     let parsed = EnvFilter::try_new(filter).with_context(|| {
@@ -52,13 +52,16 @@ pub(crate) use export::TraceExport;
 
 #[cfg(feature = "opentelemetry")]
 mod export {
-    use anyhow::{Context as _, Result};
+    use anyhow::{Context as _, Result, ensure};
+    use axum::http::Uri;
     use opentelemetry::{Key, Value, trace::TracerProvider as _};
     use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
     use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
     use proto::TRACES;
     use tracing::{Subscriber, level_filters::LevelFilter};
     use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
+
+    use crate::config::WrongSettings;
 
     /// The spans that were not sent yet.
     pub(crate) struct TraceExport(Option<SdkTracerProvider>);
@@ -75,6 +78,9 @@ mod export {
     }
 
     /// Returns the layer that sends spans to the collector at `endpoint`, if there is one.
+    ///
+    /// # Errors
+    /// [`WrongSettings`].
     pub(super) fn open<S>(
         endpoint: Option<&str>,
         command: &str,
@@ -82,14 +88,18 @@ mod export {
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
-        let Some(endpoint) = endpoint else {
+        // An empty variable counts as none, as OpenTelemetry specifies.
+        let Some(endpoint) = endpoint.filter(|it| !it.is_empty()) else {
             return Ok((None, TraceExport(None)));
         };
-        let exporter = SpanExporter::builder()
-            .with_tonic()
-            .with_endpoint(endpoint)
-            .build()
-            .with_context(|| format!("--traces {endpoint}: give it as http://HOST:4317"))?;
+        let exporter = exporter(endpoint)
+            .with_context(|| {
+                format!(
+                    "--traces (or OTEL_EXPORTER_OTLP_ENDPOINT) {endpoint} cannot be used; give it \
+                     as http://HOST:4317"
+                )
+            })
+            .map_err(WrongSettings)?;
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
             .with_resource(resource(command))
@@ -98,6 +108,22 @@ mod export {
             .with_tracer(provider.tracer("sqlenv"))
             .with_filter(Targets::new().with_target(TRACES, LevelFilter::TRACE));
         Ok((Some(layer), TraceExport(Some(provider))))
+    }
+
+    /// Returns what sends spans. tonic accepts an address without a scheme or a host and fails at
+    /// each export instead, and the exporter has no TLS.
+    fn exporter(endpoint: &str) -> Result<SpanExporter> {
+        let address: Uri = endpoint.parse()?;
+        ensure!(
+            address.scheme_str() == Some("http"),
+            "its scheme is not http"
+        );
+        ensure!(
+            address.host().is_some_and(|host| !host.is_empty()),
+            "it has no host"
+        );
+        let exporter = SpanExporter::builder().with_tonic();
+        Ok(exporter.with_endpoint(endpoint).build()?)
     }
 
     /// Describes the process. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` have precedence.

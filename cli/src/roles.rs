@@ -38,9 +38,11 @@ pub(crate) async fn env_node(
     *runs_dir = args.runs_dir.clone().or_else(|| runs_dir.take());
     let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
     let listener = bind(address).await?;
-    let ready = admin::serve(args.admin).await?;
-    env::metrics::describe();
-    env_node::metrics::describe();
+    let describe = || {
+        env::metrics::describe();
+        env_node::metrics::describe();
+    };
+    let ready = admin::serve(args.admin, describe).await?;
     let (data, shown) = (config.data.clone(), progress.clone());
     let open = move || setup::open_dataset(&data, &shown);
     let dataset = read_unless_interrupted(&shutdown, open).await?;
@@ -90,8 +92,7 @@ pub(crate) async fn actor(
     } = config::resolve(&args.config)?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let learner = setup::dial_learner(&args.learner, &args.learner_credentials)?;
-    let ready = admin::serve(args.admin).await?;
-    actor::metrics::describe();
+    let ready = admin::serve(args.admin, actor::metrics::describe).await?;
     let id = args.id.clone().unwrap_or_else(default_actor_id);
     ready.set(true);
     progress.print(&format!(
@@ -129,8 +130,7 @@ pub(crate) async fn rank(
     fit_open_files(|_| None, progress);
     let leader = setup::dial_learner(&args.learner, &args.learner_credentials)?;
     let client = RanksClient::new(leader);
-    let ready = admin::serve(args.admin).await?;
-    learner::metrics::describe_rank();
+    let ready = admin::serve(args.admin, learner::metrics::describe_rank).await?;
     ready.set(true);
     progress.print(&format!("rank of the run at {}", args.learner));
     let options = RankOptions {

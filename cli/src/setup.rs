@@ -55,7 +55,7 @@ impl Setup {
         let open = move || {
             // A model folder that cannot be used is named before data are built.
             let base = base_model(&config.model, config.seed, config.placement())?;
-            check_context(&base.config, &config.learner)?;
+            check_context(&base.config, &config.model, &config.learner)?;
             Ok((Self::open(&config, &progress)?, base))
         };
         read_unless_interrupted(shutdown, open).await
@@ -274,16 +274,33 @@ pub(crate) fn check_model(config: &RunConfig) -> Result<()> {
         Some(dir) => Model::config_in(dir)?,
         None => policy::embedded::base()?.config,
     };
-    check_context(&model, &config.learner)
+    check_context(&model, &config.model, &config.learner)
 }
 
-/// Checks that a model was trained for the contexts of the settings.
+/// Checks that a model was trained for the contexts of the settings. `choice` are those that name
+/// the model.
 ///
 /// # Errors
 /// [`WrongSettings`].
-pub(crate) fn check_context(model: &DecoderConfig, settings: &LearnerConfig) -> Result<()> {
+pub(crate) fn check_context(
+    model: &DecoderConfig,
+    choice: &ModelConfig,
+    settings: &LearnerConfig,
+) -> Result<()> {
     let checked = model.check_context(settings.rollout.max_context_tokens as usize);
-    Ok(checked.map_err(|fault| WrongSettings(fault.into()))?)
+    let explained = checked.map_err(|fault| {
+        let fault = anyhow::Error::new(fault);
+        match choice.dir {
+            Some(_) => fault,
+            // As with `--preset model` alone, whose settings are for another model.
+            None => fault.context(format!(
+                "without --model DIR the training starts from {}; give the model that these \
+                 settings are for by --model DIR, or other settings",
+                choice.name()
+            )),
+        }
+    });
+    Ok(explained.map_err(WrongSettings)?)
 }
 
 /// Returns the error of a learner that cannot be opened: [`WrongSettings`] if its settings cannot

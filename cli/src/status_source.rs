@@ -13,7 +13,9 @@ use axum::http::{StatusCode, Uri};
 use parking_lot::Mutex;
 use policy::Chat;
 use proto::v1::{Question, Trajectory};
-use report::{LiveEpisode, LiveStatus, ReportError, RunFolder, RunRecords, RunSettings, diagnose};
+use report::{
+    Finding, LiveEpisode, LiveStatus, ReportError, RunFolder, RunRecords, RunSettings, diagnose,
+};
 
 use crate::{admin_client, config::WrongSettings, model_folder::newest_chat};
 
@@ -130,14 +132,12 @@ impl WatchedFolder {
         // The journal is a view for people: a run whose checkpoint cannot be read still has a
         // status.
         status.episodes = self.newest_episodes(&records).unwrap_or_default();
-        status.findings = diagnose(&status);
+        status.findings = findings(&status, &records);
         if let Some(ended_early) = folder.ended_early(&records) {
             // It says why the run is stalled, too.
             status.findings.retain(|it| it.rule != "stalled");
             status.findings.insert(0, ended_early);
         }
-        // Hints come last.
-        status.findings.extend(records.damage());
         Ok(status)
     }
 
@@ -173,6 +173,14 @@ impl WatchedFolder {
 pub(crate) fn recorded_status(records: &RunRecords, folder_name: &str) -> LiveStatus {
     let settings = records.config.as_deref().map(settings).unwrap_or_default();
     LiveStatus::of_records(records, folder_name, settings)
+}
+
+/// Returns what is wrong with a run of this status and these records.
+pub(crate) fn findings(status: &LiveStatus, records: &RunRecords) -> Vec<Finding> {
+    let mut findings = diagnose(status);
+    // Hints come last.
+    findings.extend(records.damage());
+    findings
 }
 
 /// Returns the settings that the status needs, as far as `config.toml` has them.

@@ -162,12 +162,13 @@ fn check_splits(setup: &Setup, progress: &Progress) -> Result<()> {
 
 /// Serves the live page and the metrics of all roles, which are parts of this process.
 async fn open_admin_port(address: Option<SocketAddr>, live: &LiveRun) -> Result<Readiness> {
-    let ready = admin::serve_with(address, live.pages()).await?;
-    env::metrics::describe();
-    env_node::metrics::describe();
-    learner::metrics::describe();
-    actor::metrics::describe();
-    Ok(ready)
+    let describe = || {
+        env::metrics::describe();
+        env_node::metrics::describe();
+        learner::metrics::describe();
+        actor::metrics::describe();
+    };
+    admin::serve_with(address, describe, live.pages()).await
 }
 
 /// What the stages of a run share.

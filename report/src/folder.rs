@@ -216,25 +216,15 @@ impl RunFolder {
     pub fn ended_early(&self, records: &RunRecords) -> Option<Finding> {
         let is_running = |info: &Option<RunInfo>| match info {
             Some(info) => info.status == RunStatus::Running,
-            // A pretraining has records without this.
-            None => records.is_empty() && records.unreadable.is_empty(),
+            // A run writes this before its first step. A pretraining records steps without it.
+            None => !records.unreadable.contains_key(RUN) && !self.path.join(METRICS).exists(),
         };
         if !is_running(&records.info) || !run_lock::is_free(&self.path) {
             return None;
         }
         // The run may have ended since its records were read.
         let info = self.json(RUN, &mut BTreeMap::new()).ok()?;
-        is_running(&info).then(|| Finding {
-            severity: Severity::Problem,
-            rule: "ended-early".to_owned(),
-            seen: "The run has not ended, and no process works in its folder.".to_owned(),
-            meaning: "Its process was killed, or failed and could not record it. (A process on \
-                      another machine is seen only if the file system shares locks.)"
-                .to_owned(),
-            remedy: "Resume it from its last checkpoint: start the same learner again, or \
-                     `sqlenv train --resume`."
-                .to_owned(),
-        })
+        is_running(&info).then(|| ended_early_finding(info.is_some()))
     }
 
     /// Returns when a step, an evaluation or the duration of a stage was last recorded; none if
@@ -345,6 +335,33 @@ impl RunFolder {
     }
 }
 
+/// Describes a run that ended early, before or after it wrote `run.json`.
+fn ended_early_finding(has_info: bool) -> Finding {
+    let (seen, remedy) = match has_info {
+        true => (
+            "The run has not ended, and no process works in its folder.",
+            "Resume it from its last checkpoint: start the same learner again, or `sqlenv train \
+             --resume`.",
+        ),
+        // `--resume` reads the settings, which may be missing, too. `sqlenv train` says whether it
+        // can be used.
+        false => (
+            "The folder is that of a run that ended before its first step: it has no run.json, and \
+             no process works in it.",
+            "Begin the run again with the same command. If it needs another one, it says which.",
+        ),
+    };
+    Finding {
+        severity: Severity::Problem,
+        rule: "ended-early".to_owned(),
+        seen: seen.to_owned(),
+        meaning: "Its process was killed, or failed and could not record it. (A process on \
+                  another machine is seen only if the file system shares locks.)"
+            .to_owned(),
+        remedy: remedy.to_owned(),
+    }
+}
+
 /// Returns whether a run may begin beside this: the log of its process, or what a volume has from
 /// the start.
 fn is_harmless(name: &Path) -> bool {
@@ -446,7 +463,13 @@ mod tests {
         assert!(!found(), "a process works in it");
         drop(working);
         assert!(found());
+        // As a learner that is killed before it writes `run.json`.
         let folder = RunFolder::new(dir.path());
+        folder.write_config("").unwrap();
+        fs::write(dir.path().join(EVALUATIONS), "{\"policy").unwrap();
+        let finding = folder.ended_early(&folder.read().unwrap()).unwrap();
+        assert!(finding.seen.contains("no run.json"), "{finding:?}");
+        assert!(finding.remedy.contains("the same command"), "{finding:?}");
         folder.append_step(&step(1, 1.0)).unwrap();
         assert!(!found(), "a pretraining");
     }

@@ -4,7 +4,14 @@
 //! Invariant: TRL's names of settings are replaced in every layer before it is merged, so two names
 //! of one setting never meet in one table.
 
-use std::{ffi::OsString, fs, path::Path};
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::Path,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
 use policy::Model;
@@ -15,6 +22,7 @@ use super::{RunConfig, reference};
 use crate::{
     args::{ConfigArgs, DATA_VARIABLE, Preset, named_data},
     model_source,
+    out_file::is_special,
 };
 
 /// TRL's and transformers' names of settings: the section's own name, their name, the name here.
@@ -49,6 +57,9 @@ pub(super) const TRL_NAMES: [(&str, &str, &str); 16] = [
     ("checkpoint", "save_steps", "every_steps"),
     ("checkpoint", "save_total_limit", "keep_last"),
 ];
+
+/// A pipe that is not closed within this time is named.
+const READ_SOON: Duration = Duration::from_secs(1);
 
 /// The setting that a model limits.
 const CONTEXT: &str = "learner.rollout.max_context_tokens";
@@ -207,7 +218,7 @@ fn preset_table(preset: Preset) -> Table {
 
 /// Reads a file of settings.
 pub(super) fn read_table(path: &Path) -> Result<Table> {
-    let text = fs::read_to_string(path)
+    let text = read_text(path)
         .with_context(|| format!("cannot read the settings file {}", path.display()))?;
     let table = text
         .parse()
@@ -215,9 +226,27 @@ pub(super) fn read_table(path: &Path) -> Result<Table> {
     with_names_here(table).with_context(|| format!("in {}", path.display()))
 }
 
+/// Reads a file. Names a pipe that is not closed soon, for example because nothing writes to it.
+fn read_text(path: &Path) -> io::Result<String> {
+    if !is_special(path) {
+        return fs::read_to_string(path);
+    }
+    let (reading, is_read) = mpsc::channel::<()>();
+    let file = path.display().to_string();
+    thread::spawn(move || {
+        if is_read.recv_timeout(READ_SOON) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("waiting until the settings {file}, a pipe, are written and closed");
+        }
+    });
+    let text = fs::read_to_string(path);
+    drop(reading);
+    text
+}
+
 /// Names the file in the error of merged settings if the file alone has it.
 pub(super) fn with_file<T: DeserializeOwned>(args: &ConfigArgs, error: Error) -> Error {
-    let Some(path) = &args.config else {
+    // A pipe is read once: a second read of a named one would wait for another writer.
+    let Some(path) = args.config.as_deref().filter(|path| !is_special(path)) else {
         return error;
     };
     match read_table(path).and_then(parse::<T>) {

@@ -311,6 +311,9 @@ fn contexts_beyond_the_model_are_refused_before_a_run_begins() {
     refused(&["train", "--runs-dir", runs_dir]);
     refused(&["train", "--dry-run"]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    let preset_alone = ["train", "--preset", "model", "--dry-run"];
+    let text = fail(&mut sqlenv(&preset_alone), 2);
+    assert!(text.contains("error: without --model DIR"), "{text}");
 
     let (_node, address) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
     let run_dir = dir.path().join("run");

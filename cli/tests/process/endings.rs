@@ -1,9 +1,12 @@
-//! Tests how commands end on a signal and on a closed pipe.
+//! Tests how commands end on a signal and on a closed pipe, and how they wait for one.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
     process::{Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -17,8 +20,10 @@ use crate::{
 
 /// Sends a signal, such as `INT`.
 pub(crate) fn signal(process: &Running, signal: &str) {
-    let mut kill = Command::new("kill");
-    kill.args(["-s", signal, &process.0.id().to_string()]);
+    // The shell's own `kill`, since not every machine has the program.
+    let mut kill = Command::new("sh");
+    let id = process.0.id();
+    kill.args(["-c", &format!("kill -s {signal} {id}")]);
     assert!(kill.status().unwrap().success());
 }
 
@@ -128,6 +133,39 @@ fn a_reader_may_leave() {
     stderr.read_to_string(&mut errors).unwrap();
     assert!(child.wait().unwrap().success(), "{errors}");
     assert!(!errors.contains("panicked"), "{errors}");
+}
+
+/// The pipe is read once, also if its settings are wrong.
+#[test]
+fn a_pipe_of_settings_is_named_while_nothing_writes_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("settings");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut train = sqlenv(&["train", "--dry-run", "--config", pipe.to_str().unwrap()]);
+    let mut train = Running(train.stderr(Stdio::piped()).spawn().unwrap());
+    let mut errors = BufReader::new(train.0.stderr.take().unwrap());
+    let (sender, said) = mpsc::channel();
+    thread::spawn(move || {
+        let (mut line, mut rest) = (String::new(), String::new());
+        errors.read_line(&mut line).unwrap();
+        sender.send(line).unwrap();
+        errors.read_to_string(&mut rest).unwrap();
+        sender.send(rest)
+    });
+    let limit = Duration::from_secs(60);
+    let text = said.recv_timeout(limit).unwrap();
+    let waiting = format!("waiting until the settings {}", pipe.display());
+    assert!(text.contains(&waiting), "{text}");
+    fs::write(&pipe, "[learner]\nstepz = 3\n").unwrap();
+    let text = said.recv_timeout(limit).unwrap();
+    assert_eq!(train.0.wait().unwrap().code(), Some(2), "{text}");
+    assert!(text.contains("stepz"), "{text}");
 }
 
 /// A job that is started again continues its run, and does not mix two runs of one name.

@@ -7,8 +7,7 @@ use std::{
 };
 
 use crate::{
-    evaluation::weights,
-    http::free_address,
+    evaluation::{evaluations, weights},
     outcomes::{fail, succeed},
     program::{Running, serve, serve_with, smoke_learner, sqlenv, start_actor},
     reproducible::assert_no_mismatch,
@@ -94,12 +93,14 @@ fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
     }
 }
 
-/// A learner refuses a curriculum that its env-node has no questions for.
+/// A learner refuses a curriculum that its env-node has no questions for. It has evaluated nothing
+/// yet, so that a run with other settings may begin in the folder.
 fn absent_difficulties_are_refused(env: &str, run_dir: &Path) {
     let learner = smoke_learner(env, run_dir.to_str().unwrap());
     let curriculum = "learner.curriculum=[{groups=1, difficulties=[\"absent\"]}]";
     let text = fail(sqlenv(&learner).args(["--set", curriculum]), 2);
     assert!(text.contains("the training questions have"), "{text}");
+    assert!(evaluations(run_dir).is_empty());
 }
 
 /// A learner refuses evaluations on other questions than those of the run.
@@ -126,10 +127,9 @@ fn a_run_continues_on_its_own_data_only(args: &[&str], run_dir: &Path) {
 /// An actor whose learner is away reports it in words, and continues to try.
 #[test]
 fn an_actor_reports_that_its_learner_is_away() {
-    // No server listens there.
-    let address = format!("http://{}", free_address());
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
-    let args = ["actor", "--env", &env, "--learner", &address];
+    // No server listens there.
+    let args = ["actor", "--env", &env, "--learner", "http://127.0.0.1:1"];
     let mut actor = Running(sqlenv(&args).stderr(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(actor.0.stderr.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);

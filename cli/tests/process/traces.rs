@@ -16,10 +16,12 @@ use opentelemetry_proto::tonic::{
     common::v1::any_value::Value,
     resource::v1::Resource,
 };
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
 use crate::{
-    http::free_address,
+    outcomes::fail,
     program::{Running, serve_with, smoke_learner, sqlenv},
 };
 
@@ -65,13 +67,16 @@ impl TraceService for Collector {
 impl Collector {
     /// Serves on a free port, and returns the address.
     fn serve(&self) -> String {
-        let address = free_address();
-        let socket = address.parse().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
         let service = TraceServiceServer::new(self.clone());
         thread::spawn(move || {
-            let runtime = tokio::runtime::Runtime::new().unwrap();
-            let server = Server::builder().add_service(service).serve(socket);
-            runtime.block_on(server).unwrap();
+            let server = Server::builder().add_service(service);
+            let incoming = TcpListenerStream::new(listener);
+            runtime
+                .block_on(server.serve_with_incoming(incoming))
+                .unwrap();
         });
         format!("http://{address}")
     }
@@ -111,7 +116,7 @@ fn service_name(resource: Resource) -> String {
 
 /// The pauses between looks at the collector, and how many there are.
 const PAUSE: Duration = Duration::from_millis(50);
-const LOOKS: usize = 400;
+const LOOKS: usize = 2_400;
 
 #[test]
 #[cfg_attr(
@@ -155,6 +160,25 @@ fn a_group_has_one_trace_from_its_claim_to_its_gradient() {
         "Env.Reset",
     ] {
         assert!(names.contains(&name), "{name} is not in {names:?}");
+    }
+}
+
+/// tonic would accept some of them, and fail at each export.
+#[test]
+#[cfg_attr(
+    not(feature = "opentelemetry"),
+    ignore = "needs --features opentelemetry"
+)]
+fn a_wrong_address_of_the_collector_is_a_wrong_setting() {
+    for (address, reason) in [
+        ("collector:4317", "scheme"),
+        ("https://collector:4317", "scheme"),
+        ("http://:4317", "no host"),
+        ("not an address", "invalid"),
+    ] {
+        let text = fail(&mut sqlenv(&["settings", "--traces", address]), 2);
+        let named = format!("{address} cannot be used; give it as http://HOST:4317");
+        assert!(text.contains(&named) && text.contains(reason), "{text}");
     }
 }
 

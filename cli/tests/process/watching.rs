@@ -2,8 +2,15 @@
 //! `sqlenv doctor`.
 
 use std::{
-    collections::BTreeSet, fs, io::Read as _, net::TcpListener, path::Path, process::Stdio,
-    thread::sleep, time::Duration,
+    collections::BTreeSet,
+    fs,
+    io::{BufRead as _, BufReader, Read as _},
+    net::TcpListener,
+    path::Path,
+    process::Stdio,
+    sync::mpsc,
+    thread::{self, sleep},
+    time::Duration,
 };
 
 use proto::{
@@ -19,6 +26,8 @@ use crate::{
 };
 
 const HOSTILE: &str = "<script>\u{1b}]0;stolen\u{7}</script>";
+/// What the page and the doctor say of the record that is cut short.
+const CUT: &str = "One line of evaluations.jsonl could not be read.";
 
 /// Waits until the status satisfies a condition.
 fn status_with(address: &str, condition: impl Fn(&Value) -> bool) -> Value {
@@ -67,7 +76,19 @@ fn a_run_is_followed_on_its_page_in_a_terminal_and_by_the_doctor() {
             .spawn()
             .unwrap(),
     );
-    sleep(Duration::from_millis(500));
+    let errors = BufReader::new(watching.0.stderr.take().unwrap());
+    let (sender, said) = mpsc::channel();
+    thread::spawn(move || {
+        errors
+            .lines()
+            .try_for_each(|line| sender.send(line.unwrap()))
+    });
+    let away = said.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(away.contains("does not answer"), "{away}");
+    // An earlier process crashed while it recorded an evaluation.
+    fs::create_dir(&run_dir).unwrap();
+    fs::write(run_dir.join(".lock"), "").unwrap();
+    fs::write(run_dir.join("evaluations.jsonl"), "{\"policy\": ").unwrap();
     let mut args = smoke_learner(&env, run_dir.to_str().unwrap());
     args.extend(["--admin", &admin, "--set", "learner.steps=6"]);
     let (mut learner, learner_address) = serve(&args);
@@ -224,6 +245,7 @@ fn check_page(admin: &str) {
         "Env-nodes",
         "The newest episodes",
         "&lt;script&gt;",
+        CUT,
     ] {
         assert!(page.contains(part), "{part}");
     }
@@ -238,12 +260,15 @@ fn check_page(admin: &str) {
     assert!(head.contains("404"), "{head}");
 }
 
-/// The stranger is away, but not for long enough, and a run this short has no other finding.
+/// The stranger is away, but not for long enough, and a run this short has no other finding than
+/// the record that is cut short.
 fn check_doctor(address: &str) {
     let output = sqlenv(&["doctor", address]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.starts_with("run, step "), "{text}");
     assert!(text.contains(" of 6"), "{text}");
+    let hint = format!("\nhint (records-damaged)\n  {CUT}\n");
+    assert!(text.contains(&hint), "{text}");
     assert!(!text.contains('\u{1b}'), "{text:?}");
     let problems = text.matches("\nproblem (").count();
     assert_eq!(
@@ -271,15 +296,6 @@ fn check_lines(watching: &mut Running) {
         .unwrap()
         .read_to_string(&mut lines)
         .unwrap();
-    let mut errors = String::new();
-    watching
-        .0
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut errors)
-        .unwrap();
-    assert!(errors.contains("does not answer"), "{errors}");
     assert!(lines.contains("the learner answers again"), "{lines}");
     for step in 2..=6 {
         assert!(
@@ -322,6 +338,7 @@ fn check_folder(run_dir: &Path) {
         text.contains("problem (malformed-calls)") && text.contains("75.0 %"),
         "{text}"
     );
+    assert!(text.contains(CUT), "{text}");
     let findings: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(findings[0]["severity"], "problem", "{findings}");
 }
