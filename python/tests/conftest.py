@@ -16,6 +16,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+# Tests serve on these addresses, which a proxy of the environment cannot reach. gRPC reads
+# `no_proxy` and not `NO_PROXY`.
+os.environ.setdefault("no_proxy", os.environ.get("NO_PROXY", "localhost,127.0.0.1"))
+
 from real_node import RealNode
 from real_run import train
 from stub_node import StubNode

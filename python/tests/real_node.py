@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import socket
+import re
 import subprocess
+import tempfile
+import time
 from pathlib import Path
-
-from sqlenv import EnvUnreachable, GrpcEnv, RetryPolicy
 
 #: All nodes of a test sign with it, so that they share episodes.
 SIGNING_KEY = "a key that only tests use, 32 bytes or more"
 
 
-def free_port() -> int:
-    """Returns a free port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def port_of(process: subprocess.Popen[bytes], log_file: Path) -> int:
+    """Waits until an env-node that prints to `log_file` serves, and returns its port."""
+    deadline = time.monotonic() + 120
+    while True:
+        has_ended = process.poll() is not None
+        log = log_file.read_text(encoding="utf-8")
+        if serves := re.search(r"env-node serves on \S+:(\d+)\n", log):
+            return int(serves[1])
+        assert not has_ended and time.monotonic() < deadline, f"env-node does not serve: {log}"
+        time.sleep(0.05)
 
 
 class RealNode:
@@ -26,7 +31,7 @@ class RealNode:
         self, binary: Path, folder: Path, *settings: str, signing_key: str = SIGNING_KEY
     ) -> None:
         """Starts a node. Without a key, each start draws one, as with default settings."""
-        self._binary, self._folder, self.port = binary, folder, free_port()
+        self._binary, self._folder, self.port = binary, folder, 0
         key = [f"env.signing_key={signing_key}"] if signing_key else []
         self._settings = [text for setting in [*key, *settings] for text in ("--set", setting)]
         self.start()
@@ -36,9 +41,9 @@ class RealNode:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Starts the process, on the same port as before, and waits until it serves."""
-        log_file = self._folder / f"node-{self.port}.log"
-        with log_file.open("ab") as log:
+        """Starts the process, on the same port as before if any, and waits until it serves."""
+        # Each start has a log of its own, because `port_of` reads the first address.
+        with tempfile.NamedTemporaryFile(dir=self._folder, suffix=".log", delete=False) as log:
             self._process = subprocess.Popen(
                 [
                     self._binary,
@@ -51,15 +56,7 @@ class RealNode:
                 stdout=log,
                 stderr=log,
             )
-        # The port listens before the data is built, so only a reply shows that the node serves.
-        patience = RetryPolicy(
-            total_seconds=120, first_pause_seconds=0.05, longest_pause_seconds=0.05
-        )
-        with GrpcEnv(self.address, retry=patience) as env:
-            try:
-                env.info()
-            except EnvUnreachable as error:
-                raise AssertionError(f"env-node does not serve: {log_file.read_text()}") from error
+        self.port = port_of(self._process, Path(log.name))
 
     def kill(self) -> None:
         """Kills the process with SIGKILL, without a drain."""

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from real_node import free_port
+from real_node import port_of
 from sqlenv import GrpcEnv
 
 FOLDER = Path(__file__).parents[1]
@@ -64,24 +64,26 @@ def test_openenv_would_push_the_folder() -> None:
     assert [name for name in names if not (FOLDER / name).is_file()] == []
 
 
-def test_the_server_is_the_binary(binary: Path, node_folder: Path) -> None:
-    port = free_port()
+def test_the_server_is_the_binary(binary: Path, node_folder: Path, tmp_path: Path) -> None:
+    log_file = tmp_path / "server.log"
     # This is a process of its own, because the test checks that it is replaced by another.
-    process = subprocess.Popen(
-        [
-            Path(sys.executable).with_name("server"),
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--log",
-            "error",
-        ],
-        cwd=node_folder,
-        env={**os.environ, "SQLENV_BINARY": str(binary)},
-    )
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            [
+                Path(sys.executable).with_name("server"),
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "0",
+                "--log",
+                "error",
+            ],
+            cwd=node_folder,
+            env={**os.environ, "SQLENV_BINARY": str(binary)},
+            stderr=log,
+        )
     try:
-        with GrpcEnv(f"127.0.0.1:{port}") as env:
+        with GrpcEnv(f"127.0.0.1:{port_of(process, log_file)}") as env:
             assert env.info().databases
         assert Path(f"/proc/{process.pid}/exe").resolve() == binary
         process.send_signal(signal.SIGTERM)

@@ -31,7 +31,9 @@ def run_notebook(
             monkeypatch.setenv(setting, value)
         notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
         where = {"metadata": {"path": str(node_folder)}}
-        NotebookClient(notebook, timeout=300, resources=where).execute()
+        NotebookClient(
+            notebook, timeout=900, iopub_timeout=120, startup_timeout=300, resources=where
+        ).execute()
         outputs = [out for cell in notebook.cells for out in cell.get("outputs", [])]
         printed = "".join(out["text"] for out in outputs if out.get("name") == "stdout")
         return printed, sum("image/png" in out.get("data", {}) for out in outputs)

@@ -43,7 +43,7 @@ case $1 in
   health) [ "$(env_nodes)" = 2 ] || exit 1 ;;
   learner)
     echo "$* --env=$SQLENV_ENV" >>"$CALLS"
-    for _ in {1..300}; do
+    for _ in {1..600}; do
       grep --quiet ^actor "$CALLS" && exit
       sleep 0.1
     done
@@ -55,9 +55,10 @@ case $1 in
     [ "$(env_nodes)" = 2 ] || exit 1
     ;;
   env-node)
+    # The script may stop the env-node as soon as the others have seen this call.
+    trap 'echo stopped >>"$CALLS"; exit' TERM
     echo "$*" >>"$CALLS"
     [ "$(env_nodes)" = 2 ] || exit 1
-    trap 'echo stopped >>"$CALLS"; exit' TERM
     while :; do sleep 0.1; done
     ;;
 esac
@@ -118,7 +119,7 @@ fn slurm_starts_all_roles_with_arguments_that_the_program_accepts() {
     assert!(has_succeeded);
     // The script does not wait for the env-node, which it stops at its end.
     let is_stopped = || fs::read_to_string(&calls).unwrap().contains("stopped");
-    for _ in 0..100 {
+    for _ in 0..600 {
         if is_stopped() {
             break;
         }
