@@ -211,6 +211,7 @@ mod tests {
     };
 
     use proto::{may_pass, status_text};
+    use tokio::net::TcpSocket;
 
     use super::*;
 
@@ -273,9 +274,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_is_away_is_named_once_with_the_reason() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
+        // It keeps its port from other tests, and does not listen.
+        let nobody = TcpSocket::new_v4().unwrap();
+        nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = nobody.local_addr().unwrap();
         let api = ChatApi::new(&format!("http://{address}/v1"), "m", None).unwrap();
         let fault = api.reply(&[], &[]).await.unwrap_err();
         assert!(may_pass(&fault), "{fault}");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use data::{Dataset, Question, answer_text};
-use env::{Action, EnvSettings, Environment, EpisodeSpec};
+use env::{Action, EnvSettings, Environment, EpisodeSpec, SqlLimits};
 
 #[tokio::test]
 async fn the_oracle_is_right_on_every_question() {
@@ -25,7 +25,15 @@ async fn the_oracle_is_right_on_every_question() {
     }
     let dataset = Dataset::open(&folder, Some(&["all".to_owned()])).unwrap();
     let questions = dataset.questions.clone();
-    let environment = Environment::open(dataset, EnvSettings::default()).unwrap();
+    let settings = EnvSettings {
+        sql: SqlLimits {
+            // Enough on the busiest machine: only work units may end a query.
+            wall_clock_seconds: 600.0,
+            ..SqlLimits::default()
+        },
+        ..EnvSettings::default()
+    };
+    let environment = Environment::open(dataset, settings).unwrap();
     let mut wrong = Vec::new();
     for question in &questions {
         let (correct, total, errors) = play_oracle(&environment, question).await;

@@ -175,8 +175,8 @@ fn learner_arguments(
         format!("--admin={admin}"),
         format!("--env={first_node}"),
         format!("--run-dir={}", folder.join("run").display()),
-        // One step more than is measured, so that the end of the run stays outside.
-        format!("--set=learner.steps={}", args.steps + 2),
+        // More steps than are measured, so that the end of the run stays outside.
+        format!("--set=learner.steps={}", args.steps + 20),
         format!("--set=learner.groups_per_step={}", groups * args.actors),
         // The actor submits groups while it plays the next ones.
         format!("--set=learner.trust.max_leases_per_actor={}", 2 * groups),

@@ -28,7 +28,7 @@ fn an_environment_is_measured_over_both_protocols() {
         "--episodes=2",
         "--questions=20",
         "--warm-up-seconds=0.1",
-        "--seconds=0.2",
+        "--seconds=3",
         "--seed=3",
     ]);
     let protocols: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();

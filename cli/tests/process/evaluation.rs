@@ -30,7 +30,9 @@ pub(crate) fn evaluations(run_dir: &Path) -> BTreeMap<String, Value> {
         let key = ["policy", "step", "split", "mode"].map(|field| record[field].to_string());
         (key.join(" "), record)
     };
-    text.lines().map(record).collect()
+    // A learner may be writing the last line.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(record).collect()
 }
 
 pub(crate) fn weights(run_dir: &Path) -> Vec<u8> {

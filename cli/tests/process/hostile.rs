@@ -15,7 +15,8 @@ use proto::{
         learner_server::{Learner, LearnerServer},
     },
 };
-use tokio::runtime::Runtime;
+use tokio::{net::TcpListener, runtime::Runtime};
+use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
 use crate::{
@@ -92,7 +93,8 @@ impl Learner for Proxy {
 
 /// Serves a proxy in the runtime and returns its address.
 fn proxy(runtime: &Runtime, learner: &str, change: Change) -> String {
-    let address = free_address();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
     let learner = runtime.block_on(async { LearnerClient::new(Transport::dial(learner).unwrap()) });
     let service = LearnerServer::new(Proxy {
         learner: learner
@@ -104,7 +106,7 @@ fn proxy(runtime: &Runtime, learner: &str, change: Change) -> String {
         .max_decoding_message_size(proto::MAX_MESSAGE_BYTES)
         .max_encoding_message_size(proto::MAX_MESSAGE_BYTES);
     let serving = Server::builder().add_service(service);
-    runtime.spawn(serving.serve(address.parse().unwrap()));
+    runtime.spawn(serving.serve_with_incoming(TcpListenerStream::new(listener)));
     format!("http://{address}")
 }
 

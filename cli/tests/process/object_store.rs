@@ -47,13 +47,12 @@ impl S3 {
         let mut server = Command::new(program);
         server.args(["-H", "127.0.0.1", "-p", port]);
         let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut server = Running(server.unwrap());
+        server.until(|| TcpStream::connect(&address).is_ok());
         let s3 = Self {
-            _server: Running(server.unwrap()),
+            _server: server,
             address,
         };
-        while TcpStream::connect(&s3.address).is_err() {
-            sleep(Duration::from_millis(50));
-        }
         let (head, _) = request(&s3.address, "PUT /runs").unwrap();
         assert_eq!(head.split(' ').nth(1), Some("200"), "{head}");
         Some(s3)

@@ -12,10 +12,25 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
+/// Variables of the machine that would change what the program does.
+const VARIABLES: [&str; 8] = [
+    "HOST",
+    "PORT",
+    "SQLENV_LISTEN",
+    "SQLENV_LOG",
+    "SQLENV_DATA",
+    "SQLENV_ENV",
+    "SQLENV_LEARNER",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+];
+
 /// Returns a command that runs the program in the root of the workspace.
 pub(crate) fn sqlenv(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sqlenv"));
     command.args(args).current_dir(root());
+    for variable in VARIABLES {
+        command.env_remove(variable);
+    }
     command
 }
 

@@ -27,11 +27,11 @@ const SETTINGS: [&str; 12] = [
     "--set",
     "learner.ranks.count=2",
     "--set",
-    "learner.ranks.timeout_seconds=20",
+    "learner.ranks.timeout_seconds=120",
 ];
 
-/// The timeout of the settings.
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// Less than the timeout of the settings.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A learner with its rank and its actor.
 struct Run {
@@ -106,7 +106,7 @@ fn a_run_of_two_ranks_survives_a_killed_rank_and_a_killed_learner() {
     let mut run = start(&env, &broken);
     run.learner.until(|| steps(&broken) >= 2);
     run.rank.0.kill().unwrap();
-    assert_eq!(ended_within(TIMEOUT, &mut run.learner), Some(1));
+    assert_eq!(ended_within(LIMIT, &mut run.learner), Some(1));
     let log = run.learner_log.join().unwrap();
     assert!(log.contains("rank 1 of the run is gone"), "{log}");
     drop((run.learner, run.rank));
@@ -151,8 +151,8 @@ fn a_rank_that_is_stopped_with_its_learner_lets_it_write_a_checkpoint() {
     signal(&run.rank, "TERM");
     sleep(Duration::from_millis(300));
     signal(&run.learner, "TERM");
-    assert_eq!(ended_within(TIMEOUT, &mut run.learner), Some(130));
-    assert_eq!(ended_within(TIMEOUT, &mut run.rank), Some(130));
+    assert_eq!(ended_within(LIMIT, &mut run.learner), Some(130));
+    assert_eq!(ended_within(LIMIT, &mut run.rank), Some(130));
     let latest = fs::read_to_string(dir.path().join("checkpoints/LATEST")).unwrap();
     assert_eq!(latest, format!("step_{}", steps(dir.path())));
 }

@@ -3,12 +3,20 @@
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    process,
+    sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Returns a free address of this machine.
+/// Returns a free address of this machine. By default Linux gives no port below 32768 to a socket
+/// that asks for any, so that no other test takes this one before it is used.
 pub(crate) fn free_address() -> String {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().to_string()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut candidates = (0..1_000).map(|_| {
+        let number = process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        format!("127.0.0.1:{}", 20_000 + number % 10_000)
+    });
+    let free = candidates.find(|address| TcpListener::bind(address).is_ok());
+    free.expect("no port from 20000 to 30000 is free")
 }
 
 /// Sends a request without a body, such as `GET /`, and returns the head and the body of the

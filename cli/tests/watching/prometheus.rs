@@ -12,8 +12,13 @@ use std::{
 };
 
 use crate::{
-    expressions::ALERTS, http::free_address, live::Roles, program::Running, promtool::is_installed,
-    queries::Prometheus, read,
+    expressions::ALERTS,
+    http::{free_address, get},
+    live::Roles,
+    program::Running,
+    promtool::is_installed,
+    queries::Prometheus,
+    read,
 };
 
 /// Writes the configuration for a run's admin ports.
@@ -41,7 +46,12 @@ fn start(dir: &Path) -> (Running, Prometheus) {
         .arg(format!("--web.listen-address={address}"))
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let running = Running(prometheus.spawn().unwrap());
+    let mut running = Running(prometheus.spawn().unwrap());
+    while get(&address, "/-/ready").is_none() {
+        let ended = running.0.try_wait().unwrap();
+        assert!(ended.is_none(), "Prometheus ended: {ended:?}");
+        sleep(Duration::from_millis(20));
+    }
     (running, Prometheus::ready(&address))
 }
 

@@ -47,26 +47,33 @@ async fn a_draining_node_says_so_and_still_serves() {
     served.client().info(InfoRequest {}).await.unwrap_err();
 }
 
-#[tokio::test]
-async fn a_call_in_flight_ends_before_the_node_does() {
+/// Serves a node on which an endless query runs longer than the node drains.
+async fn with_long_queries() -> Served {
     let env = EnvSettings {
         sql: SqlLimits {
-            work_units: 30_000_000,
-            wall_clock_seconds: 25.0,
+            // Some two seconds.
+            work_units: 200_000_000,
+            wall_clock_seconds: 60.0,
             ..SqlLimits::default()
         },
         ..EnvSettings::default()
     };
     let env_node = EnvNodeSettings {
         server: ServerConfig {
-            // Time for the call to arrive.
-            drain_seconds: 0.3,
+            // Time for the query to arrive.
+            drain_seconds: 1.0,
+            max_call_seconds: 150.0,
             connection_grace_seconds: 60.0,
             ..ServerConfig::default()
         },
         ..EnvNodeSettings::default()
     };
-    let mut served = Served::start_with(env, env_node).await;
+    Served::start_with(env, env_node).await
+}
+
+#[tokio::test]
+async fn a_call_in_flight_ends_before_the_node_does() {
+    let mut served = with_long_queries().await;
     let token = served.fixture.reset("cars-1", "").await.token;
     let mut client = served.client();
     client.info(InfoRequest {}).await.unwrap();
@@ -154,12 +161,7 @@ async fn a_call_on_an_old_connection_has_its_time() {
 /// once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_is_closed_when_the_server_stops() {
-    let mut served = Served::with(ServerConfig {
-        // Time for the step to arrive.
-        drain_seconds: 0.3,
-        ..ServerConfig::default()
-    })
-    .await;
+    let mut served = with_long_queries().await;
     let url = format!("ws://{}/ws", served.address);
     let (mut busy, _) = connect_async(&url).await.unwrap();
     let (mut quiet, _) = connect_async(&url).await.unwrap();

@@ -92,7 +92,8 @@ async fn rapid_resets_end_the_connection() {
 #[tokio::test]
 async fn slow_openers_are_cut_off() {
     let served = Served::with(ServerConfig {
-        header_seconds: 0.5,
+        // Enough for the others, also on a busy machine.
+        header_seconds: 2.0,
         connection_grace_seconds: 0.2,
         ..ServerConfig::default()
     })
@@ -122,9 +123,9 @@ async fn slow_openers_are_cut_off() {
 #[tokio::test]
 async fn a_peer_that_does_not_read_loses_its_stream() {
     let mut env = EnvSettings::default();
-    env.sql.wall_clock_seconds = 0.1;
+    env.sql.wall_clock_seconds = 1.0;
     let server = ServerConfig {
-        max_call_seconds: 0.3,
+        max_call_seconds: 3.0,
         ..ServerConfig::default()
     };
     let env_node = EnvNodeSettings {

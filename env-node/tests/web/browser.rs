@@ -1,4 +1,5 @@
-//! A headless Chromium, controlled over its DevTools socket.
+//! A headless Chromium, controlled over its DevTools socket. The tests that use it are opt-in:
+//! `SQLENV_BROWSER_TESTS=1 cargo test`.
 //!
 //! It leaves no process and no profile behind. `SQLENV_CHROMIUM` names another binary.
 //! `SQLENV_WEB_SHOTS` names a folder for screenshots; without it none are taken.
@@ -38,17 +39,15 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser. Returns `None`, and prints that the test is skipped, if there is none.
+    /// Starts a browser. Returns `None`, and prints that the test is skipped, if none is wanted.
     pub(crate) async fn start() -> Option<Self> {
-        let Some(binary) = find() else {
+        if !is_wanted() {
             // The test harness hides what a passing test prints with `eprintln!`.
-            let line = format!(
-                "SKIPPED: the page was not tested in a browser, since none of {NAMES:?} is on the PATH; install Debian's chromium\n"
-            );
+            let line = "SKIPPED: the page was not tested in a browser; SQLENV_BROWSER_TESTS=1 does it, with Chromium\n";
             let _ = stderr().write_all(line.as_bytes());
             return None;
-        };
-        let (process, profile, address) = launch(&binary);
+        }
+        let (process, profile, address) = launch(&find());
         let (socket, _) = connect_async(address).await.unwrap();
         let mut browser = Self {
             process,
@@ -314,17 +313,27 @@ fn launch(binary: &Path) -> (Child, TempDir, String) {
     (process, profile, address)
 }
 
+/// Returns whether tests start a browser. They do not by themselves, since one on the PATH may be a
+/// stub that does not run.
+#[expect(clippy::disallowed_methods, reason = "opt-in by environment variable")]
+fn is_wanted() -> bool {
+    std::env::var("SQLENV_BROWSER_TESTS").as_deref() == Ok("1")
+}
+
 #[expect(clippy::disallowed_methods, reason = "tests look for a browser")]
-fn find() -> Option<PathBuf> {
+fn find() -> PathBuf {
     if let Ok(named) = std::env::var("SQLENV_CHROMIUM") {
-        return Some(named.into());
+        return named.into();
     }
     let folders = std::env::var("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&folders).collect();
-    NAMES.iter().find_map(|name| {
+    let found = NAMES.iter().find_map(|name| {
         folders
             .iter()
             .map(|folder| folder.join(name))
             .find(|path| path.is_file())
+    });
+    found.unwrap_or_else(|| {
+        panic!("none of {NAMES:?} is on the PATH: install chromium, or unset SQLENV_BROWSER_TESTS")
     })
 }

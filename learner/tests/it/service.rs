@@ -254,9 +254,16 @@ async fn a_claim_that_waits_does_not_hold_up_a_shutdown() {
     }
     let mut waiting = served.client("waiting");
     let waiting = tokio::spawn(async move { waiting.claim(0).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let has_claimed = || {
+        let (actors, _) = served.learner.observe_actors();
+        actors.iter().any(|actor| actor.id == "waiting")
+    };
+    while !has_claimed() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     served.stop.send(()).unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(3), served.ended).await;
+    // Less than a claim waits, and than the server waits for its connections.
+    let ended = tokio::time::timeout(Duration::from_secs(12), served.ended).await;
     ended.unwrap().unwrap();
     assert!(matches!(waiting.await.unwrap(), Ok(Outcome::Wait(_))));
 }
