@@ -68,8 +68,8 @@ impl Readiness {
     }
 }
 
-/// Starts recording metrics, which `describe` names, and serves them on `address` until the process
-/// ends, if one is given. Returns the flag that the port reports.
+/// Starts recording metrics, which `describe` describes, and serves them on `address` until the
+/// process ends, if one is given. Returns the flag that the port reports.
 pub(crate) async fn serve(address: Option<SocketAddr>, describe: fn()) -> Result<Readiness> {
     serve_with(address, describe, Router::new()).await
 }

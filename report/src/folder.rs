@@ -343,12 +343,12 @@ fn ended_early_finding(has_info: bool) -> Finding {
             "Resume it from its last checkpoint: start the same learner again, or `sqlenv train \
              --resume`.",
         ),
-        // `--resume` reads the settings, which may be missing, too. `sqlenv train` says whether it
-        // can be used.
+        // `--resume` reads the settings, which may be missing as well. `sqlenv train` finds out.
         false => (
             "The folder is that of a run that ended before its first step: it has no run.json, and \
              no process works in it.",
-            "Begin the run again with the same command. If it needs another one, it says which.",
+            "Begin the run again with the same command. It names the command that resumes, if the \
+             folder needs that one.",
         ),
     };
     Finding {
