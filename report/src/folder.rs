@@ -21,11 +21,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     error::ReportError,
     live::{Finding, Severity},
-    records::{
-        DecodingMode, Evaluation, LearnerStepRecord, PolicyName, RunInfo, RunStatus, StageTime,
-        Transcript,
-    },
+    records::{Evaluation, LearnerStepRecord, RunInfo, RunStatus, StageTime, Transcript},
     run_lock::{self, LOCK},
+    run_records::{RunRecords, evaluation_key},
     tensorboard::EventFiles,
 };
 
@@ -38,61 +36,6 @@ pub struct RunFolder {
     events: Arc<EventFiles>,
     /// The lock of the process that writes the run. The last clone releases it.
     _lock: Option<Arc<File>>,
-}
-
-/// The records of a run folder: the input of the report.
-#[derive(Debug, Default)]
-pub struct RunRecords {
-    /// `run.json`.
-    pub info: Option<RunInfo>,
-    /// `config.toml`, as text.
-    pub config: Option<String>,
-    /// `metrics.jsonl`, ordered by stage and step.
-    pub steps: Vec<LearnerStepRecord>,
-    /// `evaluations.jsonl`, ordered by policy, split, mode and step.
-    pub evaluations: Vec<Evaluation>,
-    /// `transcripts.jsonl`, ordered by policy and question.
-    pub transcripts: Vec<Transcript>,
-    /// `timing.json`, in the order of the stages.
-    pub timing: Vec<StageTime>,
-    /// Number of lines that could not be read, by file name.
-    pub unreadable: BTreeMap<&'static str, usize>,
-}
-
-impl RunRecords {
-    /// Adds an evaluation in its order. It replaces one of the same policy, split, mode and step.
-    pub fn add(&mut self, evaluation: Evaluation) {
-        let key = evaluation_key(&evaluation);
-        let found = self.evaluations.binary_search_by_key(&key, evaluation_key);
-        match found {
-            Ok(at) => self.evaluations[at] = evaluation,
-            Err(at) => self.evaluations.insert(at, evaluation),
-        }
-    }
-
-    /// Returns a hint for each file that could not be read whole, since the report lacks a part of
-    /// it.
-    pub fn damage(&self) -> Vec<Finding> {
-        let finding = |(file, lines): (&&str, &usize)| Finding {
-            severity: Severity::Hint,
-            rule: "records-damaged".to_owned(),
-            seen: match lines {
-                1 => format!("One line of {file} could not be read."),
-                _ => format!("{lines} lines of {file} could not be read."),
-            },
-            meaning: "Tables and curves do not contain these records. After a crash the last line \
-                      is incomplete, and the resumed run writes it again."
-                .to_owned(),
-            remedy: format!("Restore {file} from a copy, unless the run crashed."),
-        };
-        self.unreadable.iter().map(finding).collect()
-    }
-
-    /// Returns whether there is nothing that a run writes.
-    fn is_empty(&self) -> bool {
-        let Self { info, config, .. } = self;
-        info.is_none() && config.is_none() && self.steps.is_empty() && self.evaluations.is_empty()
-    }
 }
 
 /// The file of a run folder that has the resolved settings.
@@ -372,11 +315,6 @@ fn is_harmless(name: &Path) -> bool {
     is_hidden || is_log || name == Path::new("lost+found")
 }
 
-/// Returns what tells two evaluations of a run apart, in their order.
-fn evaluation_key(it: &Evaluation) -> (PolicyName, String, DecodingMode, u64) {
-    (it.policy, it.split.clone(), it.mode, it.step)
-}
-
 /// Keeps the last record of each key, ordered by key.
 fn latest<T, K: Ord>(records: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     let by_key: BTreeMap<K, T> = records.into_iter().map(|r| (key(&r), r)).collect();
@@ -388,7 +326,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::records::{EvaluationMetrics, TrainingStage};
+    use crate::records::TrainingStage;
 
     fn step(step: u64, loss: f64) -> LearnerStepRecord {
         LearnerStepRecord {
@@ -407,25 +345,6 @@ mod tests {
             folder.append_step(&record).unwrap();
         }
         assert_eq!(folder.read().unwrap().steps, [step(1, 1.0), step(2, 0.5)]);
-    }
-
-    #[test]
-    fn an_evaluation_is_added_in_its_order() {
-        let mut records = RunRecords::default();
-        for (split, step, policy_version) in
-            [("eval", 3, 3), ("a", 2, 2), ("a", 1, 1), ("eval", 3, 4)]
-        {
-            records.add(Evaluation {
-                policy: PolicyName::Grpo,
-                policy_version,
-                step,
-                split: split.to_owned(),
-                mode: DecodingMode::Greedy,
-                metrics: EvaluationMetrics::default(),
-            });
-        }
-        let versions = records.evaluations.iter().map(|it| it.policy_version);
-        assert!(versions.eq([1, 2, 4]), "{:?}", records.evaluations);
     }
 
     #[test]

@@ -13,10 +13,11 @@ mod page;
 mod policy_comparison;
 mod records;
 mod run_lock;
+mod run_records;
 mod tensorboard;
 
 pub use error::ReportError;
-pub use folder::{RunFolder, RunRecords, SETTINGS};
+pub use folder::{RunFolder, SETTINGS};
 pub use live::{
     ActorStatus, EnvNodeStatus, Finding, LiveEpisode, LiveStatus, RunSettings, Severity, diagnose,
     live_fragment, live_page, live_security_policy, shorten_steps,
@@ -31,3 +32,4 @@ pub use records::{
     EvaluationMetrics, LearnerStepRecord, PolicyName, RefusedActorRecord, RunInfo, RunStatus,
     StageTime, SuccessRate, TrainingStage, Transcript,
 };
+pub use run_records::RunRecords;

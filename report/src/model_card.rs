@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::{
-    folder::RunRecords,
     number,
     records::{CURVE_SPLIT, Evaluation, RunInfo},
+    run_records::RunRecords,
 };
 
 /// The licences of what a policy was made of, by their SPDX names; none if it is not known.

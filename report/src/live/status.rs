@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::findings::Finding;
 use crate::{
-    folder::RunRecords,
     page::Evaluations,
     records::{
         DecodingMode, EVAL_SPLIT, EpisodeRecord, Evaluation, LearnerStepRecord, RunStatus,
         TrainingStage,
     },
+    run_records::RunRecords,
 };
 
 /// More steps are shortened to this number.

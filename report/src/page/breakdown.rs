@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     chart::{BarSegment, RatePoint, RateRow, StackedBar, rate_rows, stacked_bars},
-    folder::RunRecords,
     number,
     records::{CorrectCount, Evaluation, PolicyName, StageTime, SuccessRate, Transcript},
+    run_records::RunRecords,
 };
 
 const WIDTH: f64 = 430.0;

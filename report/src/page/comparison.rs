@@ -7,9 +7,9 @@ use super::{
     evaluations::Evaluations,
 };
 use crate::{
-    folder::RunRecords,
     number,
     records::{DecodingMode, EVAL_SPLIT, Evaluation, PolicyName},
+    run_records::RunRecords,
 };
 
 /// Heading, split and decoding mode of an accuracy column.

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     chart::{LineChart, Point, ReferenceLevel, Series, YAxis},
-    folder::RunRecords,
     records::{DecodingMode, EVAL_SPLIT, Evaluation, LearnerStepRecord, PolicyName, TrainingStage},
+    run_records::RunRecords,
 };
 
 /// A small chart of one or two metrics of a stage: the stage, title, caption, vertical axis, and

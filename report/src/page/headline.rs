@@ -8,9 +8,9 @@ use maud::{Markup, html};
 
 use super::{elements::rate_in_words, evaluations::Evaluations};
 use crate::{
-    folder::RunRecords,
     number,
     records::{DecodingMode, Evaluation, PolicyName, RunInfo, RunStatus, TrainingStage},
+    run_records::RunRecords,
 };
 
 pub(super) fn section(records: &RunRecords) -> Markup {

@@ -23,10 +23,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
-use crate::{
-    ReportError,
-    folder::{RunFolder, RunRecords},
-};
+use crate::{ReportError, folder::RunFolder, run_records::RunRecords};
 
 pub(crate) const STYLE: &str = include_str!("style.css");
 

@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 
 use super::{elements::policy_class, evaluations::Evaluations};
 use crate::{
-    folder::RunRecords,
     number,
     records::{EnvStepRecord, EpisodeRecord, PolicyName, Transcript},
+    run_records::RunRecords,
 };
 
 /// The page cuts longer texts; the run folder has the whole texts.
