@@ -53,7 +53,7 @@ pub(crate) fn save(
     if let Some(new) = new {
         records.add(new.clone());
     }
-    let card = report::model_card(&records, step, licences);
+    let card = report::model_card(&records, step, licences, name == BEST);
     let mut model = model.clone();
     model.files.push((CARD.to_owned(), card.into_bytes()));
     model.replace(&folder.path().join(name))?;

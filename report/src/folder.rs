@@ -126,7 +126,7 @@ impl RunFolder {
     }
 
     /// Writes `report.html` and returns its path.
-    pub fn write_report(&self, page: &str) -> Result<PathBuf> {
+    pub(crate) fn write_report(&self, page: &str) -> Result<PathBuf> {
         self.write(REPORT, page)?;
         Ok(self.path.join(REPORT))
     }

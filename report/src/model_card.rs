@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::{
     number,
-    records::{CURVE_SPLIT, Evaluation, RunInfo},
+    records::{CURVE_SPLIT, EVAL_SPLIT, Evaluation, RunInfo},
     run_records::RunRecords,
 };
 
@@ -37,8 +37,13 @@ impl PolicyLicences {
 }
 
 /// Describes the policy of `step` in a run: what it is, what it was trained from and on, its
-/// results and settings.
-pub fn model_card(records: &RunRecords, step: u64, licences: &PolicyLicences) -> String {
+/// results and settings. `is_best`: it was chosen by its accuracy on the learning curve.
+pub fn model_card(
+    records: &RunRecords,
+    step: u64,
+    licences: &PolicyLicences,
+    is_best: bool,
+) -> String {
     let mut card = String::from("---\n");
     if let Some(licence) = licences.shared() {
         card += &format!("license: {licence}\n");
@@ -49,6 +54,9 @@ pub fn model_card(records: &RunRecords, step: u64, licences: &PolicyLicences) ->
         card += &description(info, step, licences);
     }
     card += &results(&records.evaluations, step);
+    if is_best {
+        card += &choice(&records.evaluations);
+    }
     if let Some(config) = &records.config {
         let (fence, config) = (fence(config), config.trim_end());
         let _ = write!(card, "\n## Settings\n\n{fence}toml\n{config}\n{fence}\n");
@@ -119,6 +127,23 @@ fn results(evaluations: &[Evaluation], step: u64) -> String {
     table
 }
 
+/// Says that the accuracy by which a policy was chosen is too high, and how to measure another.
+fn choice(evaluations: &[Evaluation]) -> String {
+    let mut text = String::from(
+        "\nThis policy was chosen from those of all evaluated steps by its greedy accuracy on the \
+         questions of the row `eval, other questions`, so that number is too high.",
+    );
+    if let Some(table) = evaluations.iter().find(|it| it.split == EVAL_SPLIT) {
+        let _ = write!(
+            text,
+            " The questions of the rows `eval` had no part in the choice. To evaluate the policy \
+             on them: `sqlenv eval --model FOLDER --split eval --questions {}`.",
+            table.metrics.success.questions
+        );
+    }
+    text + "\n"
+}
+
 /// Returns a name on one line, without what Markdown or HTML would interpret.
 fn plain(text: &str) -> String {
     let special = |c: char| c.is_control() || "|<>`*[]".contains(c);
@@ -144,7 +169,7 @@ mod tests {
                 ..RunRecords::default()
             };
             let block = format!("\n{fence}toml\n{config}\n{fence}\n");
-            let card = model_card(&records, 1, &PolicyLicences::default());
+            let card = model_card(&records, 1, &PolicyLicences::default(), false);
             assert!(card.ends_with(&block), "{card}");
         }
     }
@@ -184,7 +209,7 @@ mod tests {
                 data: named(data),
             };
             assert_eq!(licences.in_words(), words);
-            let card = model_card(&RunRecords::default(), 1, &licences);
+            let card = model_card(&RunRecords::default(), 1, &licences, false);
             let header = card.lines().find_map(|line| line.strip_prefix("license: "));
             assert_eq!(header, licence, "{words}");
         }

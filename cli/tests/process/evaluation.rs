@@ -57,10 +57,14 @@ fn check_models(one: &Path, three: &Path) {
         ] {
             assert!(card.contains(part), "{part} is missing in\n{card}");
         }
-        // The accuracy for which the model was chosen, at either step.
+        assert!(!card.contains("too high"), "{card}");
+        // The accuracy for which the model was chosen, at either step, is no estimate of it.
         let card = fs::read_to_string(run.join("model-best/README.md")).unwrap();
         let row = |step| format!("| GRPO | {step} | eval, other questions | greedy |");
         assert!(card.contains(&row(1)) || card.contains(&row(2)), "{card}");
+        for part in ["that number is too high", "--split eval --questions 20`"] {
+            assert!(card.contains(part), "{part} is missing in\n{card}");
+        }
     }
     let served = fs::read_to_string(three.join("model/README.md")).unwrap();
     assert!(!served.contains("license:"), "{served}");

@@ -82,7 +82,8 @@ pub(super) fn section(records: &RunRecords) -> Option<Markup> {
             }
             p.caption {
                 "Share of questions with a right answer, in per cent, with Wilson's 95\u{a0}% "
-                "interval. New queries: questions that are not in the training data, on databases "
+                "interval, which is too narrow where several questions are about one query or "
+                "database. New queries: questions that are not in the training data, on databases "
                 "that are (split eval). New databases and new domains: not in this run's training "
                 "data at all (splits eval-unseen). Decoding is greedy unless the heading says "
                 "sampled. Random and oracle are scripted policies. Oracle imitation starts where "

@@ -10,10 +10,10 @@ mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use actor::EvaluationMetrics;
+use actor::{CorrectCount, EvaluationMetrics};
 use serde::Serialize;
 
-use self::statistics::{mcnemar, pass_at};
+use self::statistics::{ClusterDifference, difference_interval, mcnemar, pass_at};
 
 /// What an episode may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -69,6 +69,11 @@ pub struct ComparisonRow {
 /// The difference between two policies on the same questions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PairedDifference {
+    /// Accuracy of this policy less that of the first one, −1 to 1.
+    pub accuracy: f64,
+    /// 95 % interval of `accuracy`, grouped by database; none if there are too few databases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<(f64, f64)>,
     /// Questions that only this policy answered.
     pub gained: u64,
     /// Questions that only the first policy answered.
@@ -93,7 +98,7 @@ impl PolicyComparison {
     /// `samples`: for each sample, whether each question was answered.
     pub fn push(&mut self, row: ComparisonRow, samples: &[Vec<bool>]) {
         let first = self.rows.iter().find(|it| it.split == row.split);
-        let against_first = first.map(|it| PairedDifference::between(&it.correct, &row.correct));
+        let against_first = first.map(|it| PairedDifference::between(it, &row));
         self.rows.push(ComparisonRow {
             against_first,
             sampled: sampled(samples),
@@ -137,18 +142,32 @@ impl PolicyComparison {
 
 impl PairedDifference {
     /// Compares a policy with the first one. Both have the same questions in the same order.
-    fn between(first: &[bool], policy: &[bool]) -> Self {
+    fn between(first: &ComparisonRow, policy: &ComparisonRow) -> Self {
         let (mut gained, mut lost) = (0, 0);
-        for (first, policy) in first.iter().zip(policy) {
+        for (first, policy) in first.correct.iter().zip(&policy.correct) {
             gained += u64::from(*policy && !*first);
             lost += u64::from(*first && !*policy);
         }
+        let questions = policy.correct.len().max(1) as f64;
         Self {
+            accuracy: (gained as f64 - lost as f64) / questions,
+            interval: difference_interval(&by_database(first, policy)),
             gained,
             lost,
             p_value: mcnemar(gained, lost),
         }
     }
+}
+
+/// Returns the difference of two policies on each database.
+fn by_database(first: &ComparisonRow, policy: &ComparisonRow) -> Vec<ClusterDifference> {
+    let of_first = &first.greedy.by_database;
+    let difference = |(name, count): (&String, &CorrectCount)| ClusterDifference {
+        questions: count.questions as f64,
+        gained: count.correct as f64 - of_first.get(name).map_or(0.0, |it| it.correct as f64),
+    };
+    let databases = policy.greedy.by_database.iter();
+    databases.map(difference).collect()
 }
 
 /// Returns the accuracy of samples, with pass@k for powers of two and for all samples.
@@ -179,7 +198,7 @@ fn p_in_words(p_value: f64) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use actor::{CorrectCount, SuccessRate};
+    use actor::SuccessRate;
 
     use super::*;
 
@@ -237,6 +256,8 @@ pub(crate) mod tests {
         let difference = comparison.rows[1].against_first.unwrap();
         assert_eq!((difference.gained, difference.lost), (6, 1));
         assert!((difference.p_value - 0.125).abs() < 1e-12);
+        assert!((difference.accuracy - 5.0 / 7.0).abs() < 1e-12);
+        assert_eq!(difference.interval, None, "one database");
         let sampled = comparison.rows[1].sampled.as_ref().unwrap();
         assert!((sampled.mean - 11.0 / 14.0).abs() < 1e-12, "{sampled:?}");
         let pass_at: Vec<_> = sampled
@@ -251,8 +272,8 @@ pub(crate) mod tests {
 
     #[test]
     fn only_questions_on_which_policies_differ_count() {
-        let first = [true, true, false, false, true];
-        let policy = [true, false, true, false, false];
+        let first = row("first", &[true, true, false, false, true]);
+        let policy = row("policy", &[true, false, true, false, false]);
         let difference = PairedDifference::between(&first, &policy);
         assert_eq!((difference.gained, difference.lost), (1, 2));
     }

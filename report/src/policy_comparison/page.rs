@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::{
     ComparisonRow, PolicyComparison,
-    text::{against, of_split, pass_at},
+    text::{against, difference, of_split, pass_at},
 };
 use crate::{
     number,
@@ -56,8 +56,8 @@ fn accuracy(rows: &[&ComparisonRow]) -> Markup {
                 thead {
                     tr {
                         @for name in [
-                            "Policy", "Shots", "% right", "Against the first", "pass@k", "Reward",
-                            "Steps", "Malformed",
+                            "Policy", "Shots", "% right", "Against the first", "Difference",
+                            "pass@k", "Reward", "Steps", "Malformed",
                         ] { th scope="col" { (name) } }
                     }
                 }
@@ -75,13 +75,14 @@ fn accuracy_row(row: &ComparisonRow) -> Markup {
             td.figure { (row.shots) }
             (rate_cell(class(row), &metrics.success))
             td.figure { (against(row)) }
+            td.figure { (difference(row)) }
             td.figure { (pass_at(row)) }
             td.figure { (number::signed(metrics.mean_reward, 2)) }
             td.figure { (format!("{:.1}", metrics.mean_steps)) }
             td.figure { (number::percent(metrics.malformed_rate)) }
         }
         @if metrics.failed > 0 {
-            tr { td colspan="8" {
+            tr { td colspan="9" {
                 (metrics.failed) " episodes failed for a reason outside the policy and count as wrong."
             } }
         }
@@ -144,7 +145,10 @@ fn explanation(comparison: &PolicyComparison) -> Markup {
             "Share of questions with a right answer, with greedy decoding and Wilson's 95\u{a0}% "
             "interval. All policies of a split have the same questions. “Against the first” "
             "counts the questions that only this policy answered (+) and that only the first one "
-            "answered (−), with the two-sided p-value of McNemar's exact test. pass@k is the "
+            "answered (−), with the two-sided p-value of McNemar's exact test. “Difference” is "
+            "in points of accuracy, with its 95\u{a0}% interval grouped by database, if there are "
+            "ten or more. Wilson's interval and McNemar's test take questions for independent, so "
+            "they are too certain if several are about one database. pass@k is the "
             "chance that one of k samples is right, at temperature " (comparison.temperature) ". "
             "Limits of an episode: " (comparison.limits_in_words()) ". "
             "Seed " (comparison.seed) ", data " (hash) "."

@@ -22,6 +22,35 @@ pub(super) fn mcnemar(gained: u64, lost: u64) -> f64 {
     (2.0 * tail).min(1.0)
 }
 
+/// The difference of two policies on the questions of one cluster.
+pub(super) struct ClusterDifference {
+    /// Number of questions.
+    pub(super) questions: f64,
+    /// Right answers of the policy less those of the first one.
+    pub(super) gained: f64,
+}
+
+/// With fewer clusters the variance between them is not known well enough.
+const FEWEST_CLUSTERS: usize = 10;
+
+/// Returns the 95 % interval of the difference of two accuracies on the same questions. Questions
+/// of one cluster may depend on each other, and clusters not.
+///
+/// Miller, "Adding error bars to evals", <https://arxiv.org/abs/2411.00640>, with the
+/// usual factor C / (C − 1) for C clusters.
+pub(super) fn difference_interval(clusters: &[ClusterDifference]) -> Option<(f64, f64)> {
+    if clusters.len() < FEWEST_CLUSTERS {
+        return None;
+    }
+    let count = clusters.len() as f64;
+    let questions: f64 = clusters.iter().map(|it| it.questions).sum();
+    let mean = clusters.iter().map(|it| it.gained).sum::<f64>() / questions;
+    let deviation = |it: &ClusterDifference| (it.gained - mean * it.questions).powi(2);
+    let variance = clusters.iter().map(deviation).sum::<f64>() * count / (count - 1.0);
+    let half_width = 1.959_964 * variance.sqrt() / questions;
+    Some((mean - half_width, mean + half_width))
+}
+
 /// Returns the chance that one of `k` samples is right, estimated without bias from `samples` of
 /// which `correct` are right.
 ///
@@ -53,6 +82,23 @@ mod tests {
             let p = mcnemar(gained, lost);
             assert!((p / expected - 1.0).abs() < 1e-6, "{gained} {lost}: {p:e}");
         }
+    }
+
+    /// By statsmodels 0.15.0: `OLS(differences, ones).fit(cov_type="cluster", cov_kwds={"groups":
+    /// clusters}).conf_int()`, of which each question's difference is −1, 0 or 1.
+    #[test]
+    fn an_interval_is_that_of_a_regression_with_clusters() {
+        let questions = [3, 5, 2, 4, 6, 1, 3, 5, 4, 2, 7, 3];
+        let gained = [1, 1, 1, 0, 2, -1, 1, 2, 0, 0, 2, 1];
+        let cluster = |(questions, gained)| ClusterDifference {
+            questions: f64::from(questions),
+            gained: f64::from(gained),
+        };
+        let clusters: Vec<_> = questions.into_iter().zip(gained).map(cluster).collect();
+        let (low, high) = difference_interval(&clusters).unwrap();
+        assert!((low - 0.11692129).abs() < 1e-7, "{low}");
+        assert!((high - 0.32752315).abs() < 1e-7, "{high}");
+        assert_eq!(difference_interval(&clusters[3..]), None, "nine clusters");
     }
 
     /// Values of 1 - C(n - c, k) / C(n, k).

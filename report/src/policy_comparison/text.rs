@@ -27,7 +27,7 @@ pub(super) fn table(comparison: &PolicyComparison) -> String {
         let _ = writeln!(text, "{} ({} questions)", safe_line(split), questions.len());
         let _ = writeln!(
             text,
-            "  {:<width$}  shots  % right      95 %         against the first         pass@k",
+            "  {:<width$}  shots  % right      95 %         against the first         difference           pass@k",
             "policy"
         );
         for row in &rows {
@@ -62,11 +62,12 @@ fn line(row: &ComparisonRow, width: usize) -> String {
         number::percent(success.wilson_high)
     );
     let mut line = format!(
-        "{:<width$}  {:>5}  {:>7}  {interval:>11}  {:<24}  {}",
+        "{:<width$}  {:>5}  {:>7}  {interval:>11}  {:<24}  {:<19}  {}",
         safe_line(&row.policy),
         row.shots,
         number::percent(success.success_rate),
         against(row),
+        difference(row),
         pass_at(row),
     );
     if row.greedy.failed > 0 {
@@ -81,6 +82,19 @@ pub(super) fn against(row: &ComparisonRow) -> String {
         let p_value = p_in_words(it.p_value);
         format!("+{} −{}, {p_value}", it.gained, it.lost)
     })
+}
+
+/// Returns the difference of the accuracies in points, with its interval if there is one.
+pub(super) fn difference(row: &ComparisonRow) -> String {
+    let points = |accuracy: f64| number::signed(100.0 * accuracy, 1);
+    row.against_first
+        .map_or_else(String::new, |it| match it.interval {
+            Some((low, high)) => {
+                let (low, high) = (points(low), points(high));
+                format!("{} ({low} to {high})", points(it.accuracy))
+            }
+            None => points(it.accuracy),
+        })
 }
 
 /// Returns pass@k for each k.
@@ -138,7 +152,7 @@ mod tests {
         let text = comparison().text();
         assert!(text.contains("eval (1 questions)"), "{text}");
         assert!(text.contains("base              0     14.3"), "{text}");
-        assert!(text.contains("+6 −1, p = 0.125"), "{text}");
+        assert!(text.contains("+6 −1, p = 0.125          +71.4 "), "{text}");
         assert!(text.contains("@1 78.6, @2 85.7"), "{text}");
         let limits =
             "limits: 8 env steps, 96 tokens a turn, 768 tokens of context (base, runs/run-001)";

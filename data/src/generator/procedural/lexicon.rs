@@ -2,7 +2,8 @@
 //!
 //! Invariant: a word belongs either to training or to the held-out databases, in whatever list and
 //! form it stands. The words of domain files belong to training; of the others the hash decides.
-//! Only relations, abbreviations, SQL keywords and the words for keys and labels are shared.
+//! Only relations, abbreviations, SQL keywords, the words for keys and labels, and values of the
+//! lists that all domains share (`domains/words.toml`), such as Chicago, are shared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
