@@ -1,8 +1,10 @@
 //! How close returned rows come to the gold rows. Pure.
 //!
 //! The closeness is `0.25 × cardinality + 0.50 × overlap + 0.25 × range`, rounded to the nearest of
-//! five levels, so that the reward does not reveal the gold answer. Cardinality is `SQLEnv`'s
-//! published formula. Overlap and range are not published and are defined here.
+//! five levels, so that the reward does not reveal the gold answer. Where neither side has numbers,
+//! it is `0.25 × cardinality + 0.75 × overlap`: a blind text would else get the range for nothing.
+//! Cardinality is `SQLEnv`'s published formula. Overlap and range are not published and are defined
+//! here.
 
 use std::borrow::Cow;
 
@@ -64,9 +66,11 @@ impl<'a> ResultSummary<'a> {
 
     /// Returns the closeness of `self` to `gold` in `[0, 1]`; 1 for equal summaries.
     pub(crate) fn closeness(&self, gold: &ResultSummary<'_>) -> f64 {
+        let overlap = overlap(&self.cells, &gold.cells);
+        let range = range_closeness(self.range, gold.range);
         0.25 * cardinality(self.row_count, gold.row_count)
-            + 0.50 * overlap(&self.cells, &gold.cells)
-            + 0.25 * range_closeness(self.range, gold.range)
+            + 0.50 * overlap
+            + 0.25 * range.unwrap_or(overlap)
     }
 }
 
@@ -88,15 +92,16 @@ fn overlap(left: &[Cow<'_, str>], right: &[Cow<'_, str>]) -> f64 {
     }
 }
 
-/// Returns the mean closeness of the ends of two ranges: 1 where neither side has numbers, 0 where
-/// one side has none.
-fn range_closeness(left: Option<(f64, f64)>, right: Option<(f64, f64)>) -> f64 {
+/// Returns the mean closeness of the ends of two ranges: 0 where one side has no numbers; none
+/// where neither side has any.
+fn range_closeness(left: Option<(f64, f64)>, right: Option<(f64, f64)>) -> Option<f64> {
     match (left, right) {
-        (None, None) => 1.0,
+        (None, None) => None,
         (Some(left), Some(right)) => {
-            0.5 * (relative_closeness(left.0, right.0) + relative_closeness(left.1, right.1))
+            let ends = relative_closeness(left.0, right.0) + relative_closeness(left.1, right.1);
+            Some(0.5 * ends)
         }
-        _ => 0.0,
+        _ => Some(0.0),
     }
 }
 
@@ -132,19 +137,24 @@ mod tests {
 
     #[test]
     fn worked_levels() {
-        let gold = profile(vec![vec![Cell::Integer(39)]]);
-        let text = |text: &str| Cell::Text(text.to_owned());
-        for (rows, level) in [
-            (vec![vec![Cell::Integer(39)]], 4),
+        let number = |number: i64| vec![Cell::Integer(number)];
+        let text = |text: &str| vec![Cell::Text(text.to_owned())];
+        for (gold, rows, level) in [
+            (vec![number(39)], vec![number(39)], 4),
             // 0.25 + 0 + 0.25 × 38/39
-            (vec![vec![Cell::Integer(38)]], 2),
+            (vec![number(39)], vec![number(38)], 2),
             // 0.25 + 0 + 0
-            (vec![vec![text("x")]], 1),
+            (vec![number(39)], vec![text("x")], 1),
             // 0.125 + 0.25 + 0.1875: one of two cells, the same least number, half the greatest
-            (vec![vec![Cell::Integer(39)], vec![Cell::Integer(78)]], 2),
-            (vec![], 0),
+            (vec![number(39)], vec![number(39), number(78)], 2),
+            (vec![number(39)], vec![], 0),
+            // Without numbers: 0.25 + 0.75 × 0, 0.125 + 0.75 × 1/2, 0.25 + 0.75 × 1
+            (vec![text("y")], vec![text("x")], 1),
+            (vec![text("y")], vec![text("y"), text("x")], 2),
+            (vec![text("y")], vec![text("y")], 4),
         ] {
-            assert_eq!(profile(rows.clone()).level(&gold), level, "{rows:?}");
+            let found = profile(rows.clone()).level(&profile(gold));
+            assert_eq!(found, level, "{rows:?}");
         }
     }
 

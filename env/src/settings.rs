@@ -18,7 +18,7 @@ use smart_default::SmartDefault;
 use crate::{error::EnvError, reward::RewardProfile, rows::ResultLimits};
 
 /// Version of the rules in this crate's code. It is raised when the same actions get other answers.
-const RULES_VERSION: &str = "6";
+const RULES_VERSION: &str = "7";
 /// Largest step budget that a caller may ask for.
 pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
 /// The statements that read a schema are shorter.
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn the_version_of_the_default_rules_is_stable() {
         let version = EnvSettings::default().environment_version();
-        assert_eq!(version, "6-d0ca1fd2");
+        assert_eq!(version, "7-d0ca1fd2");
     }
 
     #[test]
