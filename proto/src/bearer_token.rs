@@ -1,4 +1,4 @@
-//! The bearer token that a server requires.
+//! The bearer token that a server requires and a client sends.
 //!
 //! Invariant: tokens are compared by their hashes, so the time that this takes tells nothing about
 //! the token.
@@ -21,26 +21,10 @@ impl BearerToken {
     /// Reads the token from a file. Returns none if no file is named.
     ///
     /// # Errors
-    /// The file cannot be read or its token is short; names `setting`.
+    /// The file cannot be read, or its token is short or not one line of ASCII; names `setting`.
     pub fn open(setting: &'static str, path: Option<&Path>) -> Result<Option<Self>, FileError> {
         let Some(path) = path else { return Ok(None) };
-        let refuse = |problem: String| FileError {
-            setting,
-            path: path.to_owned(),
-            reason: format!(
-                "it {problem}; give a text file with a token of at least {MIN_TOKEN_BYTES} bytes"
-            ),
-        };
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| refuse(format!("cannot be read: {error}")))?;
-        let token = text.trim();
-        if token.len() < MIN_TOKEN_BYTES {
-            return Err(refuse(format!("holds {} bytes", token.len())));
-        }
-        // A header could not carry another one.
-        if !token.bytes().all(|it| it == b' ' || it.is_ascii_graphic()) {
-            return Err(refuse("is not one line of ASCII".to_owned()));
-        }
+        let token = read(setting, path)?;
         Ok(Some(Self(Sha256::digest(token).into())))
     }
 
@@ -48,6 +32,31 @@ impl BearerToken {
     pub fn equals(&self, token: &[u8]) -> bool {
         <[u8; 32]>::from(Sha256::digest(token)) == self.0
     }
+}
+
+/// Reads a token from a file. Servers and clients refuse the same files.
+///
+/// # Errors
+/// As [`BearerToken::open`].
+pub(crate) fn read(setting: &'static str, path: &Path) -> Result<String, FileError> {
+    let refuse = |problem: String| FileError {
+        setting,
+        path: path.to_owned(),
+        reason: format!(
+            "it {problem}; give a text file with a token of at least {MIN_TOKEN_BYTES} bytes"
+        ),
+    };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| refuse(format!("cannot be read: {error}")))?;
+    let token = text.trim();
+    if token.len() < MIN_TOKEN_BYTES {
+        return Err(refuse(format!("holds {} bytes", token.len())));
+    }
+    // A header could not carry another one.
+    if !token.bytes().all(|it| it == b' ' || it.is_ascii_graphic()) {
+        return Err(refuse("is not one line of ASCII".to_owned()));
+    }
+    Ok(token.to_owned())
 }
 
 /// Returns what an authorization header presents, if it is of this scheme.
@@ -86,6 +95,7 @@ impl Interceptor for RequireToken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dial::Credentials;
 
     #[test]
     fn only_the_token_of_the_file_passes() {
@@ -116,14 +126,35 @@ mod tests {
         ] {
             assert!(!passes(refused), "{refused:?}");
         }
+    }
+
+    #[test]
+    fn servers_and_clients_refuse_the_same_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let client = Credentials {
+            bearer_token_file: Some(path.clone()),
+            ..Credentials::default()
+        };
+        let not_utf8 = b"a secret of some l\xe9ngth".as_slice();
         for (text, problem) in [
-            ("short", "holds 5 bytes"),
-            ("a secret of some léngth", "is not one line of ASCII"),
-            ("an-old-secret\na-new-secret", "is not one line of ASCII"),
+            (not_utf8, "cannot be read"),
+            ("short".as_bytes(), "holds 5 bytes"),
+            (
+                "a secret of some léngth".as_bytes(),
+                "is not one line of ASCII",
+            ),
+            (
+                "an-old-secret\na-new-secret".as_bytes(),
+                "is not one line of ASCII",
+            ),
         ] {
             std::fs::write(&path, text).unwrap();
-            let refused = BearerToken::open("token_file", Some(&path)).err().unwrap();
-            assert!(refused.to_string().contains(problem), "{refused}");
+            let by_server = BearerToken::open("token_file", Some(&path)).err().unwrap();
+            let by_client = client.bearer().unwrap_err();
+            for refused in [by_server, by_client] {
+                assert!(refused.to_string().contains(problem), "{refused}");
+            }
         }
     }
 }

@@ -3,18 +3,16 @@
 //! Invariant: an address or a file that cannot be used is an error here, before the first call.
 //! Nothing is dialed yet.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{error::Error as _, iter::successors, path::PathBuf, time::Duration};
 
 use tonic::{
     codegen::http::{HeaderValue, Uri, uri::InvalidUri},
-    transport::{Certificate, ClientTlsConfig, Endpoint, Identity},
+    transport::{Channel, Endpoint},
 };
 
-use crate::endpoints::MeasuredChannel;
+use crate::{
+    bearer_token, client_tls::ClientTls, endpoints::MeasuredChannel, redial::RedialedChannel,
+};
 
 /// An address or a file could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -61,50 +59,33 @@ pub struct Credentials {
 impl Credentials {
     /// Returns the value of the authorization header, if there is one.
     pub(crate) fn bearer(&self) -> Result<Option<HeaderValue>, FileError> {
-        const SETTING: &str = "bearer_token_file";
         let Some(path) = &self.bearer_token_file else {
             return Ok(None);
         };
-        let text = read(SETTING, path)?;
-        let refuse = |problem: &str| FileError {
-            setting: SETTING,
-            path: path.clone(),
-            reason: format!("{problem}; give a text file that holds the token"),
-        };
-        let text = String::from_utf8_lossy(&text);
-        let token = text.trim();
-        if token.is_empty() {
-            return Err(refuse("it is empty"));
-        }
+        let token = bearer_token::read("bearer_token_file", path)?;
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| refuse("its text is not one line of ASCII"))?;
+            .expect("a token is one line of ASCII: this is a bug");
         value.set_sensitive(true);
         Ok(Some(value))
     }
 
-    fn tls(&self) -> Result<ClientTlsConfig, FileError> {
-        let mut tls = ClientTlsConfig::new();
-        tls = match &self.ca_file {
-            None => tls.with_enabled_roots(),
-            Some(path) => tls.ca_certificate(Certificate::from_pem(read("ca_file", path)?)),
-        };
-        if let Some((certificate, key)) = &self.certificate_and_key_files {
-            const SETTING: &str = "certificate_and_key_files";
-            tls = tls.identity(Identity::from_pem(
-                read(SETTING, certificate)?,
-                read(SETTING, key)?,
-            ));
-        }
-        Ok(tls)
+    /// Reads the files that calls to an address need.
+    pub(crate) fn read(&self, address: &Uri) -> Result<CredentialFiles, FileError> {
+        let is_secure = address.scheme_str() == Some("https");
+        Ok(CredentialFiles {
+            bearer: self.bearer()?,
+            tls: is_secure.then(|| ClientTls::read(self)).transpose()?,
+        })
     }
 }
 
-fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, FileError> {
-    fs::read(path).map_err(|error| FileError {
-        setting,
-        path: path.to_owned(),
-        reason: format!("{error}; give a file that this process may read"),
-    })
+/// What the files of credentials held when they were read.
+#[derive(PartialEq)]
+pub(crate) struct CredentialFiles {
+    /// The value of the authorization header.
+    pub(crate) bearer: Option<HeaderValue>,
+    /// None over plain HTTP.
+    tls: Option<ClientTls>,
 }
 
 /// Returns one channel for each address; at least one.
@@ -112,33 +93,49 @@ pub(crate) fn channels(
     addresses: &str,
     credentials: &Credentials,
 ) -> Result<Vec<MeasuredChannel>, TransportError> {
+    // Addresses are printed and recorded. This comes before the list is split, since a password may
+    // contain a comma.
+    if let Some((_, host)) = addresses.rsplit_once('@') {
+        return Err(TransportError::Address {
+            address: host.to_owned(),
+            reason: "a user name or a password before the @ is not sent, and would be printed; \
+                     give a token by a file"
+                .to_owned(),
+        });
+    }
     addresses
         .split(',')
         .map(|address| channel(address.trim(), credentials))
         .collect()
 }
 
-/// Creates a channel. Its keep-alive pings detect a dead peer; without them it would wait forever
-/// on a connection whose packets are dropped.
 fn channel(address: &str, credentials: &Credentials) -> Result<MeasuredChannel, TransportError> {
-    let refuse = |reason: String| TransportError::Address {
+    let uri = http_uri(address).map_err(|reason| TransportError::Address {
         address: address.to_owned(),
         reason,
-    };
-    let uri = http_uri(address).map_err(refuse)?;
-    let is_secure = uri.scheme_str() == Some("https");
-    // Without a user and a password, which an address may contain.
+    })?;
     let host = uri.host().unwrap_or_default();
     let name = uri
         .port()
         .map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    let mut endpoint = Endpoint::from(uri);
-    if is_secure {
-        endpoint = endpoint
-            .tls_config(credentials.tls()?)
-            .map_err(|error| refuse(error.to_string()))?;
+    let channel = RedialedChannel::dial(uri, credentials)?;
+    Ok(MeasuredChannel::new(channel, name))
+}
+
+/// Creates a channel. Its keep-alive pings detect a dead peer; without them it would wait forever
+/// on a connection whose packets are dropped.
+pub(crate) fn open(address: &Uri, files: &CredentialFiles) -> Result<Channel, TransportError> {
+    let mut endpoint = Endpoint::from(address.clone());
+    if let Some(tls) = &files.tls {
+        endpoint = endpoint.tls_config(tls.config()?).map_err(|error| {
+            let cause = successors(error.source(), |error| (*error).source()).last();
+            TransportError::Address {
+                address: address.to_string(),
+                reason: cause.map_or_else(|| error.to_string(), ToString::to_string),
+            }
+        })?;
     }
-    let channel = endpoint
+    Ok(endpoint
         .connect_timeout(Duration::from_secs(5))
         .http2_keep_alive_interval(Duration::from_secs(10))
         .keep_alive_timeout(Duration::from_secs(5))
@@ -146,8 +143,7 @@ fn channel(address: &str, credentials: &Credentials) -> Result<MeasuredChannel, 
         .tcp_nodelay(true)
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(16 << 20)
-        .connect_lazy();
-    Ok(MeasuredChannel::new(channel, name))
+        .connect_lazy())
 }
 
 /// Parses an HTTP URL with a host. tonic accepts an address without either and fails at each call

@@ -17,10 +17,9 @@ use tonic::{
     Code, Status,
     body::Body,
     codegen::{Service, http},
-    transport::Channel,
 };
 
-use crate::{transport::BoxError, v1::EndpointReport};
+use crate::{redial::RedialedChannel, transport::BoxError, v1::EndpointReport};
 
 /// Buckets of latencies: the last one holds those of 16 s and more.
 const LATENCY_BUCKETS: usize = 16;
@@ -96,15 +95,15 @@ pub fn latency_quantile(calls: &EndpointReport, share: f64) -> Option<f64> {
 }
 
 /// A channel whose calls are counted.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct MeasuredChannel {
-    channel: Channel,
+    channel: RedialedChannel,
     endpoint: Arc<Endpoint>,
 }
 
 impl MeasuredChannel {
     /// Counts the calls of `channel` under `address`.
-    pub(crate) fn new(channel: Channel, address: String) -> Self {
+    pub(crate) fn new(channel: RedialedChannel, address: String) -> Self {
         let endpoint = Arc::new(Endpoint {
             address,
             ..Endpoint::default()
@@ -124,7 +123,7 @@ impl Service<http::Request<Body>> for MeasuredChannel {
     type Future = std::pin::Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.channel.poll_ready(context).map_err(Into::into)
+        self.channel.poll_ready(context)
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {

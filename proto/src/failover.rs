@@ -218,6 +218,12 @@ enum Fault {
     Late,
 }
 
+/// Returns whether another server may serve a call that this one did not. One that is full has
+/// nothing wrong with it.
+pub(crate) fn is_fault_of_server(outcome: &Result<http::Response<Body>, BoxError>) -> bool {
+    !matches!(fault(outcome), None | Some(Fault::Full))
+}
+
 /// Returns what is wrong with the server, if it failed rather than the call.
 fn fault(outcome: &Result<http::Response<Body>, BoxError>) -> Option<Fault> {
     let response = match outcome {

@@ -8,11 +8,13 @@
 
 mod bearer_token;
 pub mod chunks;
+mod client_tls;
 mod dial;
 mod encoded;
 mod endpoints;
 mod failover;
 mod log_pacing;
+mod redial;
 mod replay;
 pub mod serve;
 mod server_tls;

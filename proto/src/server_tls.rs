@@ -133,15 +133,29 @@ fn certificates(
     field: &'static str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, FileError> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-    let certificates: Vec<_> = read.map_err(|error| refuse(field, path, &error))?;
+    let pem = std::fs::read(path).map_err(|error| refuse(field, path, &error))?;
+    certificates_in(field, path, &pem)
+}
+
+/// Returns the certificates of a PEM file that was read.
+pub(crate) fn certificates_in(
+    field: &'static str,
+    path: &Path,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let certificates = parsed.map_err(|error| refuse(field, path, &error))?;
     if certificates.is_empty() {
         return Err(refuse(field, path, &"it holds no certificate"));
     }
     Ok(certificates)
 }
 
-fn refuse(setting: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> FileError {
+pub(crate) fn refuse(
+    setting: &'static str,
+    path: &Path,
+    problem: &dyn std::fmt::Display,
+) -> FileError {
     FileError {
         setting,
         path: path.to_owned(),

@@ -54,28 +54,27 @@ impl Transport {
     /// for services whose calls are unary and may be repeated, such as `Env`. A deadline that
     /// passes is DEADLINE_EXCEEDED.
     ///
+    /// If a server fails or refuses a call, its name is resolved again for the calls that follow,
+    /// and the files of `credentials` are read again; at most every five seconds.
+    ///
     /// # Errors
-    /// An address is not an HTTP URL with a host, or a file of `credentials` cannot be used.
+    /// An address is not an HTTP URL with a host, or it has a password; or a file of `credentials`
+    /// cannot be used.
     pub fn dial_with(addresses: &str, credentials: &Credentials) -> Result<Self, TransportError> {
         let channels = dial::channels(addresses, credentials)?;
         let endpoints = Endpoints::of(&channels);
-        let bearer = credentials.bearer()?;
-        let with_headers = move |mut request: http::Request<Body>| {
-            let headers = request.headers_mut();
-            TraceContext::current().write(headers);
-            if let Some(bearer) = &bearer {
-                headers.insert(http::header::AUTHORIZATION, bearer.clone());
-            }
+        let with_trace = |mut request: http::Request<Body>| {
+            TraceContext::current().write(request.headers_mut());
             request
         };
         let service = match <[_; 1]>::try_from(channels) {
             Ok([channel]) => {
                 let channel = channel.map_err(explain);
-                BoxCloneSyncService::new(channel.map_request(with_headers))
+                BoxCloneSyncService::new(channel.map_request(with_trace))
             }
             Err(channels) => {
                 let failover = Failover::new(channels).map_err(explain);
-                BoxCloneSyncService::new(failover.map_request(with_headers))
+                BoxCloneSyncService::new(failover.map_request(with_trace))
             }
         };
         Ok(Self { service, endpoints })

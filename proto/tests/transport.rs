@@ -134,3 +134,21 @@ async fn an_address_names_a_host_by_http() {
         "{message}"
     );
 }
+
+/// Addresses are printed and written to a run's folder.
+#[tokio::test]
+async fn an_address_with_a_password_is_refused_and_the_password_not_repeated() {
+    for address in [
+        "http://u:hunter2@localhost:9",
+        "u:hunter2@localhost:9",
+        "http://u:hunter2 @localhost:9",
+        "http://localhost:8,http://u:hunter2,hunter2@localhost:9",
+    ] {
+        let message = Transport::dial(address).unwrap_err().to_string();
+        assert!(
+            message.contains(r#"address "localhost:9""#) && message.contains("a token by a file"),
+            "{message}"
+        );
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+}

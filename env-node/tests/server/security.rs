@@ -1,11 +1,15 @@
 //! Tests bearer tokens, TLS and client certificates.
 
-use std::sync::Arc;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use env::EnvSettings;
 use env_node::{EnvNodeSettings, Server, ServerConfig};
 use futures::{SinkExt, StreamExt};
-use proto::{Credentials, EnvClient, TlsConfig, Transport, v1::InfoRequest};
+use proto::{Credentials, EnvClient, TlsConfig, Transport, TransportError, v1::InfoRequest};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -270,45 +274,86 @@ fn unusable_tls_files_are_named() {
     }
 }
 
+/// A wrong authority and a wrong token are replaced while the client runs.
+#[tokio::test]
+async fn a_client_whose_calls_fail_reads_its_files_again() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::with(ServerConfig {
+        tls: Some(authority.tls(None)),
+        bearer_token_file: Some(write(folder.path(), "token", TOKEN)),
+        ..ServerConfig::default()
+    })
+    .await;
+    let address = format!("https://localhost:{}", served.address.port());
+    let shown = |token: &str| Some(write(folder.path(), "shown", token));
+    let ca_file = folder.path().join("ca.pem");
+    for (trusted, is_admitted) in [(&Authority::new(), false), (&authority, true)] {
+        fs::copy(trusted.file(), &ca_file).unwrap();
+        let credentials = Credentials {
+            ca_file: Some(ca_file.clone()),
+            bearer_token_file: shown("another secret of some length"),
+            ..Credentials::default()
+        };
+        let mut client = EnvClient::new(Transport::dial_with(&address, &credentials).unwrap());
+        fs::copy(authority.file(), &ca_file).unwrap();
+        shown(TOKEN);
+        let status = client.info(InfoRequest {}).await.unwrap_err();
+        let is_of_token = status.code() == Code::Unauthenticated;
+        assert_eq!(is_of_token, is_admitted, "{status}");
+        client.info(InfoRequest {}).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn unusable_files_of_a_client_are_named() {
-    for (credentials, setting) in [
-        (
-            Credentials {
-                ca_file: Some("absent".into()),
-                ..Credentials::default()
-            },
-            "ca_file",
-        ),
-        (
-            Credentials {
-                certificate_and_key_files: Some(("absent".into(), "absent".into())),
-                ..Credentials::default()
-            },
-            "certificate_and_key_files",
-        ),
-        (
-            Credentials {
-                bearer_token_file: Some("absent".into()),
-                ..Credentials::default()
-            },
-            "bearer_token_file",
-        ),
+    const PAIR: &str = "certificate_and_key_files";
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| write(folder.path(), name, text);
+    let (absent, empty) = (PathBuf::from("absent"), file("empty.pem", ""));
+    let junk = file("junk.pem", "not a certificate\n");
+    let pem = "-----BEGIN CERTIFICATE-----\nanVuaw==\n-----END CERTIFICATE-----\n";
+    let unreadable = file("unreadable.pem", pem);
+    let (certificate, key) = authority.sign("trainer");
+    let (_, other_key) = authority.sign("other");
+    let trusting = |file: &Path| Credentials {
+        ca_file: Some(file.to_owned()),
+        ..Credentials::default()
+    };
+    let showing = |certificate: &Path, key: &Path| Credentials {
+        certificate_and_key_files: Some((certificate.to_owned(), key.to_owned())),
+        ..authority.trusted()
+    };
+    let token = Credentials {
+        bearer_token_file: Some(absent.clone()),
+        ..Credentials::default()
+    };
+    for (credentials, setting, unusable) in [
+        (trusting(&absent), "ca_file", &absent),
+        (trusting(&empty), "ca_file", &empty),
+        (trusting(&junk), "ca_file", &junk),
+        (trusting(&unreadable), "ca_file", &unreadable),
+        (showing(&absent, &key), PAIR, &absent),
+        (showing(&junk, &key), PAIR, &junk),
+        (showing(&certificate, &empty), PAIR, &empty),
+        (showing(&certificate, &other_key), PAIR, &other_key),
+        (token, "bearer_token_file", &absent),
     ] {
-        let refused = Transport::dial_with("https://localhost:1", &credentials);
-        let message = refused.unwrap_err().to_string();
+        let refused = Transport::dial_with("https://localhost:1", &credentials).unwrap_err();
+        let named = format!("cannot use {setting} {}: ", unusable.display());
+        // A start with other files may succeed, unlike one with another address.
         assert!(
-            message.contains(&format!("cannot use {setting} absent")),
-            "{message}"
+            matches!(refused, TransportError::File(_)) && refused.to_string().contains(&named),
+            "{named}: {refused}"
         );
     }
-    // Its token would be empty.
-    let folder = tempfile::tempdir().unwrap();
+    // Every server refuses its token.
     let empty = Credentials {
-        bearer_token_file: Some(write(folder.path(), "empty", "\n")),
+        bearer_token_file: Some(file("empty", "\n")),
         ..Credentials::default()
     };
     let refused = Transport::dial_with("http://localhost:1", &empty);
     let message = refused.unwrap_err().to_string();
-    assert!(message.contains("it is empty"), "{message}");
+    assert!(message.contains("it holds 0 bytes"), "{message}");
 }

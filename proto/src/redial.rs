@@ -1,0 +1,160 @@
+//! A channel that is dialed again after its server failed a call.
+//!
+//! By itself tonic connects again only if a connection is lost, and with the credentials that it
+//! has. It stays with a server that answers and cannot serve, though others may have the same name,
+//! and it never reads a file again.
+//!
+//! Invariant: a call ends on the connection on which it began.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tonic::{
+    body::Body,
+    codegen::{
+        Service,
+        http::{self, Uri, header},
+    },
+    transport::Channel,
+};
+use tower::ServiceExt as _;
+
+use crate::{
+    dial::{self, CredentialFiles, Credentials, TransportError},
+    failover::is_fault_of_server,
+    log_pacing::RareWarning,
+    transport::BoxError,
+};
+
+/// The shortest time between two dials, however many calls fail. An actor repeats an episode for
+/// 30 s before it gives it up, and may reach several servers meanwhile.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// The channel of one address; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct RedialedChannel(Arc<Shared>);
+
+struct Shared {
+    address: Uri,
+    credentials: Credentials,
+    state: Mutex<State>,
+}
+
+struct State {
+    dialed: Arc<Dialed>,
+    /// When the files were last read again.
+    read_again: Option<Instant>,
+    warning: RareWarning,
+}
+
+/// A channel, with the files of which it was made.
+struct Dialed {
+    channel: Channel,
+    files: CredentialFiles,
+}
+
+impl Dialed {
+    fn open(address: &Uri, files: CredentialFiles) -> Result<Self, TransportError> {
+        let channel = dial::open(address, &files)?;
+        Ok(Self { channel, files })
+    }
+}
+
+impl RedialedChannel {
+    pub(crate) fn dial(address: Uri, credentials: &Credentials) -> Result<Self, TransportError> {
+        let dialed = Dialed::open(&address, credentials.read(&address)?)?;
+        Ok(Self(Arc::new(Shared {
+            address,
+            credentials: credentials.clone(),
+            state: Mutex::new(State {
+                dialed: Arc::new(dialed),
+                read_again: None,
+                warning: RareWarning::default(),
+            }),
+        })))
+    }
+}
+
+impl Shared {
+    /// Lets later calls use a new channel, after one over `used` failed.
+    fn redial(&self, used: &Arc<Dialed>, is_answered: bool) {
+        if !self.is_due(used) {
+            return;
+        }
+        let dialed = self.dial_again(used, is_answered);
+        let mut state = self.state.lock();
+        match dialed {
+            Ok(Some(dialed)) => state.dialed = Arc::new(dialed),
+            Ok(None) => {}
+            Err(error) => {
+                if state.warning.note().is_some() {
+                    tracing::warn!(
+                        %error,
+                        "the credentials for {} cannot be read again; keeping those read before",
+                        self.address
+                    );
+                }
+            }
+        }
+    }
+
+    /// Returns whether `used` is still the channel of later calls, and the last dial is a while
+    /// ago.
+    fn is_due(&self, used: &Arc<Dialed>) -> bool {
+        let mut state = self.state.lock();
+        let is_early = state.read_again.is_some_and(|at| at.elapsed() < PAUSE);
+        if is_early || !Arc::ptr_eq(&state.dialed, used) {
+            return false;
+        }
+        state.read_again = Some(Instant::now());
+        true
+    }
+
+    /// Reads the files again and dials. If the failed call was not answered, tonic connects again
+    /// by itself where the connection was lost. More channels would only make more connections to
+    /// a server that is away, so the new one is for other files only.
+    fn dial_again(
+        &self,
+        used: &Dialed,
+        is_answered: bool,
+    ) -> Result<Option<Dialed>, TransportError> {
+        let files = self.credentials.read(&self.address)?;
+        if !is_answered && files == used.files {
+            return Ok(None);
+        }
+        Dialed::open(&self.address, files).map(Some)
+    }
+}
+
+impl Service<http::Request<Body>> for RedialedChannel {
+    type Response = http::Response<Body>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let shared = Arc::clone(&self.0);
+        Box::pin(async move {
+            let used = Arc::clone(&shared.state.lock().dialed);
+            if let Some(bearer) = &used.files.bearer {
+                let headers = request.headers_mut();
+                headers.insert(header::AUTHORIZATION, bearer.clone());
+            }
+            let outcome = used.channel.clone().oneshot(request).await;
+            let outcome = outcome.map_err(BoxError::from);
+            if is_fault_of_server(&outcome) {
+                shared.redial(&used, outcome.is_ok());
+            }
+            outcome
+        })
+    }
+}
