@@ -143,10 +143,11 @@ impl Checkpoint {
 /// and again when the files are on disk, right before they become a checkpoint and the newest one.
 ///
 /// # Errors
-/// The disk is full or fails, or `check` fails; the checkpoints before it are then complete.
+/// The disk is full or fails, or `check` fails; the checkpoints before it are then complete. What
+/// was written is removed, unless another learner has the run.
 pub fn save(
     folder: &Path,
-    mut state: CheckpointState,
+    state: CheckpointState,
     model: &Model,
     network: &Network,
     keep_last: usize,
@@ -158,23 +159,50 @@ pub fn save(
     let temporary = folder.join(format!(".{name}.partial"));
     check()?;
     remove_partial(folder)?;
-    fs::create_dir_all(&temporary).at("create", &temporary)?;
-    model.save(&temporary.join(MODEL))?;
-    state.files = hashes(&temporary)?;
-    let tensors = network.state().to_bytes()?;
-    let hash = write_hashed(&temporary.join(TENSORS), &tensors)?;
-    state.files.insert(TENSORS.to_owned(), hash);
-    drop(tensors);
-    write_state(&temporary, state)?;
-    durable::sync_tree(&temporary).at("sync", &temporary)?;
     let aside = folder.join(format!(".{name}.old"));
-    check()?;
-    durable::replace_folder(&path, &temporary, &aside).at("put in place", &path)?;
+    let placed = write_files(&temporary, state, model, network)
+        .and_then(|()| check())
+        .and_then(|()| {
+            durable::replace_folder(&path, &temporary, &aside).at("put in place", &path)
+        });
+    placed.map_err(|fault| abandon(&temporary, fault, &check))?;
     check()?;
     let latest = folder.join(LATEST);
     durable::replace_file(&latest, name.as_bytes()).at("write", &latest)?;
     prune(folder, step, keep_last)?;
     Ok(path)
+}
+
+/// Writes the files of a checkpoint and waits until they are on the disk.
+fn write_files(
+    folder: &Path,
+    mut state: CheckpointState,
+    model: &Model,
+    network: &Network,
+) -> Result<()> {
+    fs::create_dir_all(folder).at("create", folder)?;
+    model.save(&folder.join(MODEL))?;
+    state.files = hashes(folder)?;
+    let tensors = network.state().to_bytes()?;
+    let hash = write_hashed(&folder.join(TENSORS), &tensors)?;
+    state.files.insert(TENSORS.to_owned(), hash);
+    drop(tensors);
+    write_state(folder, state)?;
+    durable::sync_tree(folder).at("sync", folder)
+}
+
+/// Removes a checkpoint that could not be written, so that a disk which it filled has room to open
+/// the run again. Returns why it was not written.
+fn abandon(temporary: &Path, fault: LearnerError, check: impl Fn() -> Result<()>) -> LearnerError {
+    match check() {
+        Ok(()) => {
+            let _ = durable::remove_folder(temporary);
+            fault
+        }
+        // The learner that has the run may have removed the folder, or be writing one of that name.
+        Err(replaced @ LearnerError::Replaced { .. }) => replaced,
+        Err(_) => fault,
+    }
 }
 
 /// Writes a state with its hash.
@@ -197,7 +225,7 @@ pub fn check_writable(folder: &Path) -> Result<()> {
 }
 
 /// Removes what writing a checkpoint left behind when it was killed or the disk was full.
-fn remove_partial(folder: &Path) -> Result<()> {
+pub(crate) fn remove_partial(folder: &Path) -> Result<()> {
     if !folder.is_dir() {
         return Ok(());
     }

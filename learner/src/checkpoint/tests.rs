@@ -70,6 +70,38 @@ fn a_changed_field_and_another_folder_are_refused_by_name() {
     load(&aside).unwrap();
 }
 
+/// The next start needs the room that the part of a checkpoint takes.
+#[test]
+fn a_checkpoint_that_cannot_be_written_is_removed_while_the_run_is_this_learners() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = policy::embedded::model(1).unwrap();
+    let network =
+        Network::new(&model.config, &model.weights, OptimizerSettings::default()).unwrap();
+    model.files.push(("no folder/file".to_owned(), Vec::new()));
+    let temporary = folder.path().join(".step_0.partial");
+    let checks = std::cell::Cell::new(0);
+    let saved = |replaced_at: u32| {
+        checks.set(0);
+        let check = || {
+            checks.set(checks.get() + 1);
+            match checks.get() == replaced_at {
+                true => Err(LearnerError::Replaced {
+                    run: "the run".to_owned(),
+                }),
+                false => Ok(()),
+            }
+        };
+        let state = CheckpointState::default();
+        save(folder.path(), state, &model, &network, 1, check).unwrap_err()
+    };
+    let fault = saved(2);
+    assert!(matches!(fault, LearnerError::Replaced { .. }), "{fault}");
+    assert!(temporary.exists());
+    let fault = saved(0).to_string();
+    assert!(fault.contains("no folder/file"), "{fault}");
+    assert!(!temporary.exists());
+}
+
 /// Whoever writes a state can write a hash that fits.
 #[test]
 fn a_state_may_not_name_files_elsewhere() {

@@ -23,8 +23,11 @@ use crate::{
     journal::open_copies,
 };
 
-/// The number of entries that are read at once.
-const READ_AHEAD: usize = 16;
+/// The least and the greatest number of entries that are read at once. A long run has hundreds of
+/// thousands of small ones, and each costs the time until the store answers.
+const READ_AHEAD: [u64; 2] = [16, 128];
+/// The bytes of entries that are read at once, unless the least number of them has more.
+const READ_AHEAD_BYTES: u64 = 1 << 28;
 /// How often an entry is put again, and the pause before.
 const ATTEMPTS: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(2);
@@ -101,16 +104,16 @@ impl ObjectLog {
     /// full.
     pub(crate) async fn copy_new(&mut self, run_dir: &Path) -> Result<()> {
         let mut known = self.checkpoints.last().cloned();
-        let mut names = self.listed().await?;
-        while !names.is_empty() {
-            self.copy_entries(names, run_dir).await?;
+        let mut entries = self.listed().await?;
+        while !entries.is_empty() {
+            self.copy_entries(entries, run_dir).await?;
             let copied = self.copy_checkpoint(known.as_ref(), run_dir).await;
-            names = self.listed().await?;
+            entries = self.listed().await?;
             match copied {
                 Ok(()) => known = self.checkpoints.last().cloned(),
                 // A learner that runs may have removed the checkpoint meanwhile, and then the log
                 // names a newer one.
-                Err(fault) if names.is_empty() => self.copy_earlier(fault, run_dir).await?,
+                Err(fault) if entries.is_empty() => self.copy_earlier(fault, run_dir).await?,
                 Err(_) => {}
             }
         }
@@ -326,8 +329,8 @@ impl ObjectLog {
         Ok(())
     }
 
-    /// Returns the names of the entries that were not read yet, in order.
-    async fn listed(&self) -> Result<Vec<String>> {
+    /// Returns the names and the sizes of the entries that were not read yet, in order.
+    async fn listed(&self) -> Result<Vec<(String, u64)>> {
         let (storage, folder) = (&self.storage, self.storage.object("log"));
         let listing = match self.next {
             0 => storage.store.list(Some(&folder)),
@@ -339,18 +342,19 @@ impl ObjectLog {
             .answer(listing.try_collect())
             .await
             .map_err(|fault| storage.fault("list", "log", fault))?;
-        let mut names: Vec<String> = listed
+        let mut entries: Vec<(String, u64)> = listed
             .iter()
-            .filter_map(|object| object.location.filename().map(str::to_owned))
+            .filter_map(|object| Some((object.location.filename()?.to_owned(), object.size)))
             .collect();
-        names.sort_unstable();
-        Ok(names)
+        entries.sort_unstable();
+        Ok(entries)
     }
 
-    async fn copy_entries(&mut self, names: Vec<String>, run_dir: &Path) -> Result<()> {
+    async fn copy_entries(&mut self, entries: Vec<(String, u64)>, run_dir: &Path) -> Result<()> {
         let (mut file, journal) = open_copies(run_dir)?;
         let storage = self.storage.clone();
-        let bodies = names.into_iter().map(|file_name| {
+        let largest = entries.iter().map(|(_, size)| *size).max();
+        let bodies = entries.into_iter().map(|(file_name, _)| {
             let storage = &storage;
             async move {
                 let name = format!("log/{file_name}");
@@ -358,7 +362,7 @@ impl ObjectLog {
                 Ok::<_, LearnerError>((name, body))
             }
         });
-        let mut bodies = stream::iter(bodies).buffered(READ_AHEAD);
+        let mut bodies = stream::iter(bodies).buffered(read_ahead(largest.unwrap_or(0)));
         while let Some(read) = bodies.next().await {
             let (found, body) = read?;
             let (entry, records) = parse(&body)
@@ -407,6 +411,12 @@ impl CheckpointUpload {
         let upload = transfer::upload_files(&self.storage, run_dir);
         self.runtime.block_on(upload)
     }
+}
+
+/// Returns how many entries are read at once if the largest has `largest` bytes.
+fn read_ahead(largest: u64) -> usize {
+    let [least, greatest] = READ_AHEAD;
+    (READ_AHEAD_BYTES / largest.max(1)).clamp(least, greatest) as usize
 }
 
 /// Returns the name of entry `number`.
@@ -469,5 +479,16 @@ async fn try_put(storage: &ObjectStorage, name: &str, bytes: &Bytes) -> Result<(
             }
         }
         Err(fault) => Err(storage.fault("put", name, fault)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_small_entries_are_read_at_once_but_few_large_ones() {
+        let at_once = [0, 1 << 10, 1 << 22, 64 << 20].map(read_ahead);
+        assert_eq!(at_once, [128, 128, 64, 16]);
     }
 }

@@ -136,7 +136,9 @@ fn begin_term(
         objects.begin(run_dir)?;
     }
     let term = NewTerm::begin(run_dir)?;
-    // From here on no other learner writes a checkpoint.
+    // From here on no other learner writes a checkpoint. A killed one may have filled the disk with
+    // part of one, and the journal of this term needs room.
+    checkpoint::remove_partial(&checkpoints)?;
     if let Some(state) = restore(&checkpoints, fingerprint, trainer)? {
         return Ok((term, state));
     }
