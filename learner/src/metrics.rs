@@ -136,7 +136,7 @@ const GAUGES: [(&str, &str); 11] = [
     ),
     (
         IN_PROGRESS,
-        "1 from the beginning to the end of GRPO, else 0. A `sqlenv train` has other stages, too.",
+        "1 during GRPO, once all ranks have joined, else 0. `sqlenv train` has other stages, too.",
     ),
     (
         EVALUATING,

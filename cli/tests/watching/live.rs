@@ -43,9 +43,13 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// Starts a run of `steps` steps. Calls `served` when env-node and learner serve, before there
-    /// is a rank or an actor.
-    pub(crate) fn start(dir: &Path, steps: u64, served: impl Fn(&Self)) -> Self {
+    /// Starts a run of `steps` steps. Calls `served` with the admin ports when env-node and learner
+    /// serve, before there is a rank or an actor.
+    pub(crate) fn start(
+        dir: &Path,
+        steps: u64,
+        served: impl Fn(&BTreeMap<&'static str, String>),
+    ) -> Self {
         let admin = ["env-node", "learner", "rank", "actor"].map(|role| (role, free_address()));
         let admin: BTreeMap<_, _> = admin.into();
         let (_env_node, env) = serve(&[
@@ -63,18 +67,17 @@ impl Roles {
             args.extend(["--set", setting]);
         }
         let (learner, address) = serve(&args);
+        served(&admin);
         let mut rank = sqlenv(&["rank", "--learner", &address, "--admin", &admin["rank"]]);
         let rank = Running(rank.stderr(Stdio::null()).spawn().unwrap());
         let actor = start_actor(&env, &address, &["--admin", &admin["actor"]]);
-        let roles = Self {
+        Self {
             _env_node,
             learner,
             _others: [rank, actor],
             admin,
             run_dir,
-        };
-        served(&roles);
-        roles
+        }
     }
 
     /// Returns how the learner ended, if it has.
@@ -178,14 +181,17 @@ fn shows_the_record(page: &BTreeMap<String, f64>, roles: &Roles) -> bool {
 fn every_role_has_its_metrics_from_its_start_and_they_are_those_of_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let described = described::by_role();
-    let mut roles = Roles::start(dir.path(), 6, |roles| {
+    let mut roles = Roles::start(dir.path(), 6, |admin| {
         for (role, expected) in described
             .iter()
             .filter(|it| ["env-node", "learner"].contains(&it.0))
         {
-            let page = roles.scrape(role).unwrap();
+            let page = get(&admin[*role], "/metrics").unwrap();
             assert_whole(role, &page, expected);
         }
+        // The limits of alerts begin with the training, which waits for its rank.
+        let page = get(&admin["learner"], "/metrics").unwrap();
+        assert_eq!(samples(&page)["learner_training"], 0.0);
     });
     let mut pages: BTreeMap<&str, String> = BTreeMap::new();
     let mut matches = 0;

@@ -28,9 +28,14 @@ fn configure(dir: &Path, roles: &Roles) {
                       evaluation_interval: 1s}\nrule_files: [alerts.yml]\nscrape_configs:\n"
         .to_owned();
     for (role, address) in &roles.admin {
+        // As if Kubernetes ran the actor.
+        let labels = match *role {
+            "actor" => "{job_container: actor}",
+            _ => "{}",
+        };
         writeln!(
             config,
-            "- job_name: {role}\n  static_configs: [{{targets: [\"{address}\"]}}]"
+            "- job_name: {role}\n  static_configs: [{{targets: [\"{address}\"], labels: {labels}}}]"
         )
         .unwrap();
     }

@@ -86,6 +86,10 @@ fn the_dashboard_is_a_config_map_that_grafana_loads() {
 fn every_admin_port_is_scraped() {
     let documents = monitored();
     let monitor = of_kind(&documents, "PodMonitor");
+    let relabelings = &monitor["spec"]["podMetricsEndpoints"][0]["relabelings"];
+    // SqlenvProcessRestarts counts the pods of a Job by this label.
+    let is_by_job = |it: &Value| it["targetLabel"] == "job_container";
+    assert!(relabelings.as_array().unwrap().iter().any(is_by_job));
     for overlay in overlays() {
         // Its containers declare no ports.
         if overlay.ends_with("podman") {

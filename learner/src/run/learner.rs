@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     demonstrations::Demonstrate,
     error::{AtPath as _, LearnerError, Result},
-    metrics::{Metrics, RunInProgress},
+    metrics::Metrics,
     object_storage::ObjectLog,
     run::{
         context::{RunContext, RunEnd},
@@ -217,9 +217,7 @@ impl Learner {
             reported: Vec::new(),
         };
         let body = move || {
-            let in_progress = RunInProgress::begin();
             let result = run.all_steps();
-            drop(in_progress);
             // Releases the folder's lock first: the caller may open the run again when this call
             // returns.
             drop(run);

@@ -23,7 +23,7 @@ use crate::{
     demonstrations,
     error::{LearnerError, Result},
     group::{RefusalReason, RefusedGroup, StepGroups},
-    metrics::{self, Metrics, SAVING, Stopwatch, TRAINING, WAITING},
+    metrics::{self, Metrics, RunInProgress, SAVING, Stopwatch, TRAINING, WAITING},
     ranks::Ranks,
     run::{
         context::{RunContext, RunEnd},
@@ -56,6 +56,8 @@ impl Run {
             let network = &self.trainer.network;
             self.trainer.ranks = Ranks::lead(others, config, model, network, version)?;
         }
+        // No actor is needed before.
+        let _in_progress = RunInProgress::begin();
         // Every run is opened at a checkpoint. A new run has written one of its base model.
         let mut saved = Some(version);
         let mut is_evaluated = self.evaluate(version)?;
@@ -253,15 +255,9 @@ impl Run {
         let intake = &self.context.intake;
         let is_left = groups().any(|it| intake.may_be_rolled_out_again(it.head.number));
         if is_left && self.context.actors.lock().has_others(now, &contributors) {
-            let refused = groups().map(|group| RefusedGroup {
-                index: group.head.number,
-                actor_id: group.head.actor_id.clone(),
-                reason: RefusalReason::Unscored,
-                problem: format!(
-                    "group {}: none of its episodes was completed: {failure}",
-                    group.head.number
-                ),
-            });
+            let problem = format!("none of its episodes was completed: {failure}");
+            let refused =
+                groups().map(|group| RefusedGroup::new(group, RefusalReason::Unscored, &problem));
             return Err(LearnerError::Refused(refused.collect()));
         }
         Err(LearnerError::Unscored {
