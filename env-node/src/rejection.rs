@@ -5,14 +5,14 @@
 
 use axum::{
     Json,
-    extract::rejection::{JsonRejection, PathRejection, QueryRejection},
+    extract::rejection::{BytesRejection, JsonRejection, PathRejection, QueryRejection},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use env::{EnvError, truncated};
 use serde_json::{Value, json};
 
-use crate::status::TEXT_BYTES;
+use crate::{status::TEXT_BYTES, web::MAX_REQUEST_BYTES};
 
 /// Seconds that a caller is asked to wait before it tries again.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
@@ -66,9 +66,29 @@ impl From<EnvError> for Rejection {
     }
 }
 
+/// Says why a body was not read. A route does not know its limit, so the text names both.
+pub(crate) fn unread_body(rejection: &BytesRejection) -> String {
+    match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => format!(
+            "the body exceeds the limit, which is env_node.openenv.message_bytes, and \
+             {MAX_REQUEST_BYTES} bytes under /web/; send a shorter one"
+        ),
+        _ => rejection.body_text(),
+    }
+}
+
+impl From<BytesRejection> for Rejection {
+    fn from(rejection: BytesRejection) -> Self {
+        Self::new(rejection.status(), &unread_body(&rejection))
+    }
+}
+
 impl From<JsonRejection> for Rejection {
     fn from(rejection: JsonRejection) -> Self {
-        Self::new(rejection.status(), &rejection.body_text())
+        match rejection {
+            JsonRejection::BytesRejection(unread) => unread.into(),
+            other => Self::new(other.status(), &other.body_text()),
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub struct OpenEnvConfig {
     #[default(120.0)]
     pub ping_seconds: f64,
     /// Bytes of one message or request body. A longer message closes the socket with code 1009, a
-    /// longer body is answered by 413. At least 1 MiB.
+    /// longer body is answered by 413, and by a JSON-RPC error on `/mcp`. At least 1 MiB.
     #[default(4 << 20)]
     pub message_bytes: usize,
     /// When all sessions are taken, MCP sessions without a socket that were idle for this long are

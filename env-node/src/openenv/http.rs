@@ -7,7 +7,12 @@
 
 use std::sync::Arc;
 
-use axum::{Json, body::Bytes, extract::State, http::StatusCode};
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+    http::StatusCode,
+};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use env::{Action, EnvError, EpisodeSpec};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -24,6 +29,9 @@ use super::{
     validation::{self, Id, Invalid, Positive},
 };
 use crate::{node::EnvNode, rejection::Rejection};
+
+/// The body of a request, or why it was not read.
+pub(super) type Body = Result<Bytes, BytesRejection>;
 
 pub(super) async fn not_found() -> Rejection {
     Rejection::new(StatusCode::NOT_FOUND, "Not Found")
@@ -83,18 +91,18 @@ pub(crate) fn read_reset(body: &[u8], node: &EnvNode) -> Result<EpisodeSpec, Rej
 /// `POST /reset`.
 pub(super) async fn reset(
     State(service): State<Arc<OpenEnvService>>,
-    body: Bytes,
+    body: Body,
 ) -> Result<Json<Payload>, Rejection> {
-    let spec = read_reset(&body, &service.node)?;
+    let spec = read_reset(&body?, &service.node)?;
     reply(session::reset(&service.node, spec))
 }
 
 /// `POST /step`.
 pub(super) async fn step(
     State(service): State<Arc<OpenEnvService>>,
-    body: Bytes,
+    body: Body,
 ) -> Result<Json<Payload>, Rejection> {
-    let (token, action) = read_step(&body)?;
+    let (token, action) = read_step(&body?)?;
     reply(session::step(&service.node, &token, &action).await)
 }
 

@@ -1,18 +1,19 @@
 //! `/mcp`: the four tools over JSON-RPC 2.0, and sessions for clients that call over plain HTTP.
 //!
-//! Invariant: a response has a result or an error, never both. Over HTTP the status is always 200.
+//! Invariant: a response has a result or an error, never both. Over HTTP its status is always 200.
 //! A call is a step of the session's episode, which a reset on the session's socket starts. This is
 //! OpenEnv's subset of MCP: no `initialize`, no event streams.
 
 use std::sync::Arc;
 
-use axum::{Json, body::Bytes, extract::State};
+use axum::{Json, extract::State};
 use env::Action;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Value, json};
 
 use super::{
     fields::{Fields, Shallow},
+    http::Body,
     json::{self, Unreadable},
     service::OpenEnvService,
     session::SessionError,
@@ -21,6 +22,7 @@ use super::{
     tools,
     validation::{self, Integer, excerpt},
 };
+use crate::rejection::unread_body;
 
 const PARSE_ERROR: i32 = -32_700;
 const INVALID_REQUEST: i32 = -32_600;
@@ -111,8 +113,15 @@ fn read_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error
 /// `POST /mcp`.
 pub(super) async fn over_http(
     State(service): State<Arc<OpenEnvService>>,
-    body: Bytes,
+    body: Body,
 ) -> Json<Value> {
+    let body = match body {
+        Ok(body) => body,
+        Err(unread) => {
+            let error = RpcError::new(SERVER_ERROR, unread_body(&unread));
+            return Json(error.response(&Value::Null));
+        }
+    };
     let text = std::str::from_utf8(&body).ok();
     let request = text.and_then(|text| json::read_object(text, |message| read(&message)).ok());
     Json(match request {

@@ -8,7 +8,6 @@ use std::{ops::Range, sync::Arc};
 
 use axum::{
     Json, Router,
-    body::Bytes,
     extract::{Path, State, rejection::PathRejection},
     http::StatusCode,
     routing::{MethodRouter, get, post},
@@ -19,7 +18,10 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    documents::ENVIRONMENT_NAME, http::read_body, service::OpenEnvService, validation::Integer,
+    documents::ENVIRONMENT_NAME,
+    http::{Body, read_body},
+    service::OpenEnvService,
+    validation::Integer,
 };
 use crate::{node::EnvNode, rejection::Rejection, wire};
 
@@ -41,8 +43,8 @@ fn about_tasks<T: DeserializeOwned + 'static>(
     respond: fn(&EnvNode, T) -> Result<Value, Rejection>,
 ) -> MethodRouter<Arc<OpenEnvService>> {
     let handler =
-        async move |State(service): State<Arc<OpenEnvService>>, environment: Named, body: Bytes| {
-            let body = read_body(&body)?;
+        async move |State(service): State<Arc<OpenEnvService>>, environment: Named, body: Body| {
+            let body = read_body(&body?)?;
             check_name(environment)?;
             respond(&service.node, body).map(Json)
         };

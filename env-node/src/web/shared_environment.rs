@@ -9,12 +9,16 @@ use std::sync::Arc;
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{State, rejection::JsonRejection, ws::Utf8Bytes},
+    extract::{
+        State,
+        rejection::{BytesRejection, JsonRejection},
+        ws::Utf8Bytes,
+    },
     http::StatusCode,
     routing::{get, post},
 };
 use env::{Action, truncated};
-use proto::{TOOLS, serve::UnreadBudget};
+use proto::TOOLS;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
@@ -28,6 +32,7 @@ use crate::{
     node::EnvNode,
     openenv::{self, EpisodeSession, SessionError, Shallow, Sockets},
     rejection::Rejection,
+    serve::call_limits::CallLimits,
 };
 
 const MAX_WATCHERS: usize = 64;
@@ -38,7 +43,7 @@ const LOGGED_TYPE_BYTES: usize = 64;
 
 /// The environment that all visitors share.
 pub(super) struct SharedEnvironment {
-    node: EnvNode,
+    pub(super) node: EnvNode,
     /// Locked while a step runs.
     episode: Mutex<SharedEpisode>,
     /// The newest state.
@@ -46,7 +51,8 @@ pub(super) struct SharedEnvironment {
     /// One permit for each watcher.
     pub(super) watcher_permits: Arc<Semaphore>,
     pub(super) sockets: Sockets,
-    pub(super) unread: UnreadBudget,
+    /// The budgets for what watchers send and for what they have not read.
+    pub(super) limits: CallLimits,
 }
 
 /// A state of the episode.
@@ -64,7 +70,7 @@ struct SharedEpisode {
 }
 
 /// Serves OpenEnv's web routes.
-pub(super) fn router(node: &EnvNode, sockets: Sockets, unread: UnreadBudget) -> Router {
+pub(super) fn router(node: &EnvNode, sockets: Sockets, limits: CallLimits) -> Router {
     let episode = SharedEpisode {
         session: EpisodeSession::new(node.clone()),
         observation: Value::Null,
@@ -76,7 +82,7 @@ pub(super) fn router(node: &EnvNode, sockets: Sockets, unread: UnreadBudget) -> 
         episode: Mutex::new(episode),
         watcher_permits: Arc::new(Semaphore::new(MAX_WATCHERS)),
         sockets,
-        unread,
+        limits,
     };
     Router::new()
         .route("/web/metadata", get(async || Json(openenv::metadata())))
@@ -89,8 +95,9 @@ pub(super) fn router(node: &EnvNode, sockets: Sockets, unread: UnreadBudget) -> 
 
 async fn reset(
     State(environment): State<Arc<SharedEnvironment>>,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, Rejection> {
+    let body = body?;
     // OpenEnv lets this body be absent or null.
     let body = match body.trim_ascii() {
         b"null" => &[],

@@ -59,9 +59,20 @@ fn matches(expected: &Value, actual: &Value) -> bool {
     }
 }
 
+/// Returns whether the document declares this status of a route, or does not have the route.
+fn is_declared(openapi: &Value, method: &str, path: &str, status: u16) -> bool {
+    let template = match path.rsplit_once('/') {
+        Some((environment, name)) if !environment.is_empty() => format!("/{{environment}}/{name}"),
+        _ => path.to_owned(),
+    };
+    let operation = &openapi["paths"][template][method.to_lowercase()];
+    operation.is_null() || operation["responses"].get(status.to_string()).is_some()
+}
+
 #[tokio::test]
 async fn http_as_the_table_says() {
     let server = Served::open_env(OpenEnvConfig::default()).await;
+    let openapi = server.get("/openapi.json").await.json();
     let rows: Vec<Value> = serde_json::from_str(include_str!("http.json")).unwrap();
     for row in &rows {
         let body = row.get("body").map(sent);
@@ -75,6 +86,8 @@ async fn http_as_the_table_says() {
         let reply = response.json();
         assert_eq!(json!(response.status), row["status"], "{row}: {reply}");
         assert!(matches(&row["reply"], &reply), "{row}\nsays {reply}");
+        let declared = is_declared(&openapi, method, path, response.status);
+        assert!(declared, "openapi.json lacks the status of {row}");
     }
 }
 
@@ -267,8 +280,8 @@ async fn production_mode_hides_what_controls_the_simulation() {
     assert_eq!(reset["type"], "observation");
 }
 
-/// At least 1 MiB is accepted. Above the limit a socket is closed with 1009 and a body refused with
-/// 413.
+/// At least 1 MiB is accepted. Above the limit a socket is closed with 1009, and a body is refused
+/// with 413, or on `/mcp` with an error of JSON-RPC.
 #[tokio::test]
 async fn messages_have_a_limit() {
     let config = OpenEnvConfig {
@@ -288,7 +301,18 @@ async fn messages_have_a_limit() {
     assert_eq!(socket.next().await, Received::Closed(1009));
 
     let body = json!({"action": {"action_type": "x".repeat(2 << 20)}});
-    assert_eq!(server.post("/step", &body).await.status, 413);
+    let setting = "env_node.openenv.message_bytes";
+    let openapi = server.get("/openapi.json").await.json();
+    for path in ["/reset", "/step", "/sql_env/tasks"] {
+        let refused = server.post(path, &body).await;
+        assert_eq!(refused.status, 413, "{path}");
+        assert!(refused.detail().contains(setting), "{path}: {refused:?}");
+        assert!(is_declared(&openapi, "POST", path, 413), "{path}");
+    }
+    let (status, refused) = server.ask("/mcp", &body).await;
+    let error = &refused["error"];
+    assert_eq!((status, &error["code"]), (200, &json!(-32000)));
+    assert!(error["message"].to_string().contains(setting), "{error}");
 }
 
 /// Frames without readable text end the socket: a binary frame with OpenEnv's error code, the

@@ -218,8 +218,12 @@ async fn the_schema_names_the_columns_of_every_table() {
 /// Sends each body to its path, and checks the status and a part of the detail.
 async fn assert_refused(cases: &[(&str, &str, u16, &str)]) {
     let site = site().await;
+    let openapi = site.get("/openapi.json").await.json();
     for &(path, body, status, part) in cases {
-        let reply = site.post_text(&format!("/web/api/{path}"), body).await;
+        let address = format!("/web/api/{path}");
+        let reply = site.post_text(&address, body).await;
+        let declared = &openapi["paths"][address]["post"]["responses"];
+        assert!(declared[status.to_string()].is_object(), "{path}: {status}");
         assert_eq!(
             reply.status,
             status,

@@ -119,8 +119,13 @@ async fn bad_requests_leave_the_environment_as_it_was() {
         "[".repeat(9_999),
         "]".repeat(9_999)
     );
+    let long = "x".repeat((8 << 20) + 1);
+    let openapi = site.get("/openapi.json").await.json();
     for (path, body, status) in [
         ("/web/step", deep.as_str(), 400),
+        ("/web/step", long.as_str(), 413),
+        ("/web/reset", long.as_str(), 413),
+        ("/web/reset", r#"{"reward_profile": "none"}"#, 400),
         ("/web/reset", "nonsense", 422),
         ("/web/reset", r#"{"seed": "x"}"#, 422),
         ("/web/reset", r#"{"question_id": "cars-9"}"#, 404),
@@ -136,6 +141,9 @@ async fn bad_requests_leave_the_environment_as_it_was() {
         let reply = site.post_text(path, body).await;
         assert_eq!(reply.status, status, "{path} {body:.80}: {}", reply.body());
         assert!(!reply.json()["detail"].is_null());
+        let declared = &openapi["paths"][path]["post"]["responses"];
+        let status = reply.status.to_string();
+        assert!(declared[&status].is_object(), "{path}: {status}");
     }
     let state = site.get("/web/state").await.json();
     assert_eq!(state, json!({"episode_id": "kept", "step_count": 0}));
