@@ -8,6 +8,7 @@ mod clock;
 mod error;
 mod grpc;
 pub mod metrics;
+mod monitored_socket;
 mod node;
 mod open_files;
 mod openenv;

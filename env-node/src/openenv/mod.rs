@@ -35,7 +35,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use proto::serve::{ReceivedBytes, UnreadBudget};
+use proto::serve::ReceivedBytes;
 use serde::Deserialize;
 
 pub use config::{Mode, OpenEnvConfig};
@@ -54,13 +54,7 @@ use crate::{node::EnvNode, rejection::Rejection, serve::call_limits::CallLimits}
 const READ_BUFFER_BYTES: usize = 8 << 10;
 
 /// Returns every route of OpenEnv's protocols, with OpenEnv's replies to unknown paths and methods.
-/// What is sent to sockets counts in `unread`.
-pub(crate) fn router(
-    node: &EnvNode,
-    sockets: Sockets,
-    limits: CallLimits,
-    unread: UnreadBudget,
-) -> Router {
+pub(crate) fn router(node: &EnvNode, sockets: Sockets, limits: CallLimits) -> Router {
     let settings = node.settings();
     let config = &settings.openenv;
     let idle = Duration::from_secs_f64(config.session_idle_seconds);
@@ -70,7 +64,6 @@ pub(crate) fn router(
         sessions: Arc::new(SessionRegistry::new(config.max_sessions, idle)),
         sockets,
         limits,
-        unread,
     };
     let mut routes = Router::new()
         .route("/health", get(http::health))
@@ -159,7 +152,6 @@ fn serve_socket(
         .max_message_size(bytes)
         .max_frame_size(bytes)
         .on_upgrade(async move |socket| {
-            service.limits.count_messages(&received);
             let admission = admit(&service);
             socket::serve(socket, received, &service, protocol, admission).await;
             drop(open);

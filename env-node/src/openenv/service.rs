@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use proto::serve::UnreadBudget;
-
 use super::{config::OpenEnvConfig, open_sockets::Sockets, session_registry::SessionRegistry};
 use crate::{node::EnvNode, serve::call_limits::CallLimits};
 
@@ -15,7 +13,4 @@ pub(super) struct OpenEnvService {
     pub(super) sockets: Sockets,
     /// The limits that frames of sockets have in common with calls.
     pub(super) limits: CallLimits,
-    /// The budget for what peers have not read, in which the texts of sockets count as responses
-    /// do.
-    pub(super) unread: UnreadBudget,
 }

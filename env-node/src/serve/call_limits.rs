@@ -46,6 +46,8 @@ pub(crate) struct CallLimits {
     bodies: BodyBudget,
     /// The bodies of reflection.
     reflection: BodyBudget,
+    /// What peers have not read of responses and of the texts of sockets.
+    pub(crate) unread: UnreadBudget,
     max_duration: Duration,
 }
 
@@ -62,6 +64,7 @@ impl CallLimits {
             permits: Arc::new(Semaphore::new(config.max_calls_in_flight)),
             bodies: BodyBudget::new(config.max_body_bytes_in_flight),
             reflection: BodyBudget::new(REFLECTION_BYTES_IN_FLIGHT),
+            unread: UnreadBudget::new(config.max_body_bytes_in_flight),
             max_duration: Duration::from_secs_f64(config.max_call_seconds),
         }
     }

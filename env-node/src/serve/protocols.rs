@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use proto::v1::{FILE_DESCRIPTOR_SET, env_server};
 use proto::{
     BearerToken,
-    serve::{HEALTH_BYTES, REFLECTION_BYTES, UnreadBudget},
+    serve::{HEALTH_BYTES, REFLECTION_BYTES},
 };
 use tonic::service::Routes;
 use tonic_health::{
@@ -60,13 +60,13 @@ impl Protocols {
         sockets: &Sockets,
     ) -> Result<Self, SettingError> {
         let limits = CallLimits::new(config);
-        let unread = UnreadBudget::new(config.max_body_bytes_in_flight);
+        let unread = limits.unread.clone();
         let origins = AllowedOrigins::new(&config.allowed_origins);
         // Each layer wraps the layers that were added before it.
         let mut grpc =
             grpc(node, health).layer(from_fn_with_state(limits.clone(), call_limits::grpc));
-        let mut http = openenv::router(node, sockets.clone(), limits.clone(), unread.clone())
-            .merge(web::router(node, sockets.clone(), unread.clone()))
+        let mut http = openenv::router(node, sockets.clone(), limits.clone())
+            .merge(web::router(node, sockets.clone(), limits.clone()))
             .route("/sqlenv.v1.Env/{method}", any(not_grpc))
             .layer(from_fn_with_state(limits, call_limits::http));
         if let Some(token) = BearerToken::open(TOKEN_FILE, config.bearer_token_file.as_deref())? {

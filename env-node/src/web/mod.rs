@@ -21,18 +21,19 @@ use axum::{
     response::{Redirect, Response},
     routing::get,
 };
-use proto::serve::UnreadBudget;
 
 pub use config::WebConfig;
 
-use crate::{node::EnvNode, openenv::Sockets, rejection::Rejection};
+use crate::{
+    node::EnvNode, openenv::Sockets, rejection::Rejection, serve::call_limits::CallLimits,
+};
 
 /// Largest request: a token with a full history and one action.
-const MAX_REQUEST_BYTES: usize = 8 << 20;
+pub(crate) const MAX_REQUEST_BYTES: usize = 8 << 20;
 
 /// Serves the page and its interface; nothing if the page is disabled. Watchers of the shared
-/// environment are among `sockets`, and what is sent to them counts in `unread`.
-pub(crate) fn router(node: &EnvNode, sockets: Sockets, unread: UnreadBudget) -> Router {
+/// environment are among `sockets`, and their messages count in `limits`.
+pub(crate) fn router(node: &EnvNode, sockets: Sockets, limits: CallLimits) -> Router {
     let config = &node.settings().web;
     if !config.enabled {
         return Router::new();
@@ -44,7 +45,7 @@ pub(crate) fn router(node: &EnvNode, sockets: Sockets, unread: UnreadBudget) -> 
         .merge(assets::router())
         .merge(api::router(node))
         .merge(runs::router(node))
-        .merge(shared_environment::router(node, sockets, unread))
+        .merge(shared_environment::router(node, sockets, limits))
         .method_not_allowed_fallback(|| async {
             Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed")
         })

@@ -159,16 +159,22 @@ async fn send_no_more_than_pongs(mut stream: TcpStream) -> std::io::Result<()> {
 /// Pongs may come between the fragments of a message, so their peer is not silent.
 #[tokio::test]
 async fn a_message_that_is_not_finished_ends_its_socket() {
-    let config = OpenEnvConfig {
-        ping_seconds: PING_SECONDS,
-        ..with_sessions(1)
+    let env_node = EnvNodeSettings {
+        openenv: OpenEnvConfig {
+            ping_seconds: PING_SECONDS,
+            ..with_sessions(1)
+        },
+        ..EnvNodeSettings::default()
     };
-    let server = Served::open_env(config).await;
-    let slow = open_by_hand(&server).await;
-    let sending = tokio::spawn(send_no_more_than_pongs(slow));
+    let server = Served::start_with(EnvSettings::default(), env_node).await;
+    let slow = open_by_hand(&server, "/ws").await;
+    let watcher = open_by_hand(&server, "/ws/ui").await;
+    let sending = [slow, watcher].map(|stream| tokio::spawn(send_no_more_than_pongs(stream)));
     admitted_soon(&server).await;
-    let sent = timeout(HANG, sending).await.expect("the socket is open");
-    sent.unwrap().unwrap_err();
+    for sending in sending {
+        let sent = timeout(HANG, sending).await.expect("the socket is open");
+        sent.unwrap().unwrap_err();
+    }
 }
 
 /// One unfinished message holds most of the budget. A message beyond the rest closes its socket,
@@ -182,7 +188,7 @@ async fn messages_beyond_the_budget_close_their_sockets() {
     let server = Served::start_with(env, env_node).await;
     let mut ordinary = server.socket("/ws").await;
     let hold = async || {
-        let mut holder = open_by_hand(&server).await;
+        let mut holder = open_by_hand(&server, "/ws").await;
         let length = (HELD as u64).to_be_bytes();
         let head = [&[FIRST_FRAGMENT, 0xff][..], &length, &[0; 4]].concat();
         holder.write_all(&head).await.unwrap();

@@ -152,10 +152,10 @@ async fn killed_connections_leak_no_session() {
 }
 
 /// Opens a socket by hand. Nobody reads from it or answers its pings.
-pub(crate) async fn open_by_hand(server: &Served) -> TcpStream {
+pub(crate) async fn open_by_hand(server: &Served, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let upgrade = format!(
-        "GET /ws HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+        "GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
         server.address
     );
     stream.write_all(upgrade.as_bytes()).await.unwrap();
@@ -172,7 +172,7 @@ async fn a_peer_that_answers_no_ping_loses_its_session() {
         ..with_sessions(1)
     };
     let server = Served::open_env(config).await;
-    let silent = open_by_hand(&server).await;
+    let silent = open_by_hand(&server, "/ws").await;
     assert!(admitted(&server).await.is_none());
     admitted_soon(&server).await;
     drop(silent);
@@ -185,7 +185,7 @@ async fn a_peer_that_stops_reading_loses_its_session() {
         ..with_sessions(1)
     };
     let server = Served::open_env(config).await;
-    let mut greedy = open_by_hand(&server).await;
+    let mut greedy = open_by_hand(&server, "/ws").await;
     // A short request with a long response, masked with zeros.
     let request = br#"{"type":"step","data":{"type":"list_tools"}}"#;
     let mut frame = vec![0x81, 0x80 | request.len() as u8, 0, 0, 0, 0];
@@ -215,7 +215,7 @@ async fn a_peer_that_pings_and_reads_no_pong_loses_its_session() {
         ..with_sessions(1)
     };
     let server = Served::open_env(config).await;
-    let greedy = open_by_hand(&server).await;
+    let greedy = open_by_hand(&server, "/ws").await;
     assert!(admitted(&server).await.is_none());
     let sending = tokio::spawn(send_no_more_than_pings(greedy));
     admitted_soon(&server).await;

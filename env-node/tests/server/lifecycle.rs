@@ -181,10 +181,7 @@ async fn a_socket_is_closed_when_the_server_stops() {
     served.tell_to_stop();
     assert!(next().await.to_string().contains("units of work"));
     let quiet_end = quiet.next().await.unwrap().unwrap();
-    let mut watcher_end = watcher.next().await.unwrap().unwrap();
-    while watcher_end.is_ping() {
-        watcher_end = watcher.next().await.unwrap().unwrap();
-    }
+    let watcher_end = watcher.next().await.unwrap().unwrap();
     for end in [next().await, quiet_end, watcher_end] {
         let Message::Close(Some(end)) = end else {
             panic!("{end:?}");

@@ -63,23 +63,25 @@ fn recordings() -> String {
     format!("{right}\n\nnonsense\n{{}}\n{wrong}\n{trajectory}\n")
 }
 
+/// Opens the page and gives it the file of [`recordings`].
+async fn upload(browser: &mut Browser, site: &Served) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("transcripts.jsonl");
+    std::fs::write(&file, recordings()).unwrap();
+    browser.open(&format!("{}/web/#/replay", site.url())).await;
+    browser.choose_file("input[type=file]", &file).await;
+    browser
+        .wait("document.querySelectorAll('.recordings button').length === 3")
+        .await;
+}
+
 #[tokio::test]
 async fn a_recording_is_replayed_and_continued() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
     let site = Served::site(EnvNodeSettings::default()).await;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("transcripts.jsonl");
-    std::fs::write(&file, recordings()).unwrap();
-
-    browser
-        .open(&format!("http://{}/web/#/replay", site.address))
-        .await;
-    browser.choose_file("input[type=file]", &file).await;
-    browser
-        .wait("document.querySelectorAll('.recordings button').length === 3")
-        .await;
+    upload(&mut browser, &site).await;
     let fault = browser.text(".fault").await;
     assert!(
         fault.contains("Line 3") && fault.contains("Line 4: neither"),
@@ -185,14 +187,7 @@ async fn a_continued_recording_stops_at_an_action_that_fails() {
         return;
     };
     let site = Served::site(EnvNodeSettings::default()).await;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("transcripts.jsonl");
-    std::fs::write(&file, recordings()).unwrap();
-    browser.open(&format!("{}/web/#/replay", site.url())).await;
-    browser.choose_file("input[type=file]", &file).await;
-    browser
-        .wait("document.querySelectorAll('.recordings button').length === 3")
-        .await;
+    upload(&mut browser, &site).await;
     let refuse_the_second = "globalThis.real = fetch; globalThis.sent = 0; \
                              globalThis.fetch = (...request) => \
                              request[0].includes('api/step') && ++sent === 2 \
