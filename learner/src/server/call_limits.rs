@@ -39,6 +39,8 @@ const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
 pub(crate) struct CallLimits {
     permits: Arc<Semaphore>,
     weights_streams: Arc<Semaphore>,
+    /// Those whose actors may still come back.
+    ended_weights_streams: Arc<Semaphore>,
     bodies: BodyBudget,
     body_timeout: Duration,
     warning: Arc<Mutex<RareWarning>>,
@@ -129,6 +131,7 @@ impl CallLimits {
         Self {
             permits: Arc::new(Semaphore::new(config.max_calls_in_flight)),
             weights_streams: Arc::new(Semaphore::new(config.max_weights_streams)),
+            ended_weights_streams: Arc::new(Semaphore::new(config.max_weights_streams)),
             bodies: BodyBudget::new(config.max_body_bytes_in_flight),
             body_timeout: Duration::from_secs_f64(config.body_seconds),
             warning: Arc::default(),
@@ -186,6 +189,13 @@ impl CallLimits {
         permit.map_err(|_| self.refuse(CallRefusal::WeightsStreams))
     }
 
+    /// Returns the permission to wait for the actor of a weights stream that has ended; none if as
+    /// many are waited for as streams may be open.
+    pub(crate) fn ended_weights_stream(&self) -> Option<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.ended_weights_streams).try_acquire_owned();
+        permit.ok()
+    }
+
     fn refuse(&self, refusal: CallRefusal) -> Status {
         let status = refusal.status();
         metrics::call_refused(refusal);
@@ -205,5 +215,25 @@ fn max_request_bytes(path: &str) -> Option<usize> {
             Some(MAX_REQUEST_BYTES)
         }
         _ => Some(MAX_SMALL_REQUEST_BYTES),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ended_weights_streams_are_limited_apart_from_open_ones() {
+        let limits = CallLimits::new(&LearnerServerConfig {
+            max_weights_streams: 1,
+            ..LearnerServerConfig::default()
+        });
+        let ended = limits.ended_weights_stream();
+        assert!(ended.is_some());
+        assert!(limits.ended_weights_stream().is_none());
+        // An actor that comes back is not refused.
+        assert!(limits.weights_stream().is_ok());
+        drop(ended);
+        assert!(limits.ended_weights_stream().is_some());
     }
 }
