@@ -1,6 +1,7 @@
 //! The folder of a build, an import or a draft: it is locked while it is written, written beside
-//! its path, and renamed.
+//! its path, synced, and renamed.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -20,8 +21,16 @@ pub(crate) fn is_empty_folder(path: &Path) -> bool {
 }
 
 pub(crate) fn sibling(path: &Path, suffix: &str) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.{suffix}"))
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{suffix}"));
+    path.with_file_name(name)
+}
+
+/// Returns a path as text, because SQLite writes to no other.
+pub(crate) fn utf8(path: &Path) -> Result<&str, DataError> {
+    path.to_str()
+        .ok_or_else(|| DataError::format(path, "the path is not UTF-8; choose another folder"))
 }
 
 /// Returns where a folder is that may be given as a link, so that the link is not replaced.
@@ -53,7 +62,9 @@ pub(crate) fn lock(out: &Path) -> Result<FolderLock, DataError> {
             "not a name for a data folder; choose one such as data/build",
         ));
     }
-    let path = sibling(&resolved(out), "lock");
+    let out = resolved(out);
+    utf8(&out)?;
+    let path = sibling(&out, "lock");
     if let Some(parent) = path.parent() {
         create_folder(parent)?;
     }
@@ -93,8 +104,26 @@ pub(crate) fn remove(path: &Path) -> Result<(), DataError> {
     }
 }
 
-/// Renames a finished folder to `out`, and removes the earlier one. If that fails, the earlier one
-/// is renamed back.
+/// Waits until the bytes of a file, or the names in a folder, are on the disk.
+fn sync(path: &Path) -> Result<(), DataError> {
+    let synced = File::open(path).and_then(|file| file.sync_all());
+    synced.map_err(DataError::io(path, "write"))
+}
+
+/// Syncs a folder and everything in it.
+pub(crate) fn sync_tree(folder: &Path) -> Result<(), DataError> {
+    for entry in fs::read_dir(folder).map_err(DataError::io(folder, "read"))? {
+        let path = entry.map_err(DataError::io(folder, "read"))?.path();
+        match path.is_dir() {
+            true => sync_tree(&path)?,
+            false => sync(&path)?,
+        }
+    }
+    sync(folder)
+}
+
+/// Renames a finished and synced folder to `out`, and removes the earlier one. If that fails, the
+/// earlier one is renamed back.
 ///
 /// Between the two renames there is no `out`: a crash there leaves the earlier folder beside it at
 /// `.NAME.old`, and so does a rename back that fails.
@@ -114,12 +143,17 @@ pub(crate) fn replace(finished: &Path, out: &Path) -> Result<(), DataError> {
         }
         return Err(DataError::io(out, "create")(error));
     }
+    // Until the new name is on the disk, the earlier folder may be the only one after a power loss.
+    let parent = out.parent().filter(|it| !it.as_os_str().is_empty());
+    sync(parent.unwrap_or(Path::new(".")))?;
     remove(&old)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
@@ -146,6 +180,17 @@ mod tests {
         replace(&finished, &out).unwrap();
         assert!(out.is_dir());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// As text both names are the same: one folder would replace what is kept of the other.
+    #[test]
+    fn a_name_that_is_not_utf8_is_refused_and_shares_no_sibling() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other] = [b"\xfe", b"\xff"].map(|name| dir.path().join(OsStr::from_bytes(name)));
+        assert_ne!(sibling(&one, "old"), sibling(&other, "old"));
+        let error = lock(&one).err().unwrap().to_string();
+        assert!(error.contains("the path is not UTF-8; choose"), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     /// Threads take and release the lock, and each removes the file. At no time do two threads have

@@ -1,7 +1,8 @@
 //! Writes a folder of the own layout: question files by split, and the manifest. The databases are
 //! there before.
 //!
-//! Invariant: the folder appears whole or not at all. It is written beside its path and renamed.
+//! Invariant: the folder appears whole or not at all, also after a power loss. It is written beside
+//! its path, synced and renamed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +26,8 @@ pub(crate) fn replace_folder<T>(
     check_out(out, origin)?;
     let unfinished = folder::sibling(out, "new");
     folder::remove(&unfinished)?;
-    let written = write(&unfinished).map_err(|error| {
+    let synced = |written| folder::sync_tree(&unfinished).map(|()| written);
+    let written = write(&unfinished).and_then(synced).map_err(|error| {
         // The first error is the one to report.
         let _ = folder::remove(&unfinished);
         error.moved(&unfinished, out)

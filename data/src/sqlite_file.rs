@@ -8,10 +8,10 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::DataError;
 use crate::integrity::{damage_of, needs_application, obstacle, unread_log};
 use crate::sql::{GoldDatabase, NOT_UTF8, harden, open_immutable, shadow_tables};
 use crate::sql_text::quoted;
+use crate::{DataError, folder};
 
 /// The bytes in the header that say whether the file has a write-ahead log.
 const LOG_VERSION_AT: u64 = 18;
@@ -36,11 +36,8 @@ pub(crate) struct CopiedDatabase {
 /// # Errors
 /// The path is not UTF-8, or SQLite cannot write there.
 pub(crate) fn write(connection: &Connection, path: &Path) -> Result<(), DataError> {
-    let target = path
-        .to_str()
-        .ok_or_else(|| DataError::format(path, "the path is not UTF-8; choose another folder"))?;
     connection
-        .execute("VACUUM INTO ?1", [target])
+        .execute("VACUUM INTO ?1", [folder::utf8(path)?])
         .map(|_| ())
         .map_err(DataError::sqlite(path))
 }
