@@ -6,7 +6,6 @@
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, stream};
-use policy::{ChatRole, Message};
 use proto::v1::{Observation, Question, Turn};
 use serde_json::{Value, json};
 use tonic::{Response, Status};
@@ -83,7 +82,7 @@ async fn drive(
 ) -> Result<(), ActorError> {
     let (mut session, first) = EnvSession::reset(settings, spec).await?;
     let opening = prompt::opening(&first, settings.limits.shots);
-    let mut messages = messages_of(&opening);
+    let mut messages = prompt::openai_messages(&opening);
     let tools = tools();
     let retry = Retry {
         call_timeout_seconds: REPLY_TIMEOUT_SECONDS,
@@ -171,29 +170,6 @@ fn call_text(function: &Value) -> String {
     format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>")
 }
 
-/// Converts the messages before the first completion. Solved examples have tool calls, which need
-/// ids.
-fn messages_of(messages: &[Message]) -> Vec<Value> {
-    let mut calls = 0;
-    let convert = |message: &Message| match (message.role, message.tool_calls.first()) {
-        (ChatRole::Assistant, Some(call)) => {
-            calls += 1;
-            let function = json!({"name": call.name, "arguments": call.arguments.to_string()});
-            let call = json!({"id": call_id(calls), "type": "function", "function": function});
-            json!({"role": "assistant", "content": message.content, "tool_calls": [call]})
-        }
-        (ChatRole::Tool, _) => json!({
-            "role": "tool", "tool_call_id": call_id(calls), "content": message.content
-        }),
-        (role, _) => json!({"role": role, "content": message.content}),
-    };
-    messages.iter().map(convert).collect()
-}
-
-fn call_id(number: u32) -> String {
-    format!("example_{number}")
-}
-
 /// Returns the tools as the API takes them. Servers may refuse a key that they do not know.
 fn tools() -> Vec<Value> {
     let mut tools = tool_schemas();
@@ -269,23 +245,8 @@ mod tests {
     }
 
     #[test]
-    fn examples_have_calls_with_ids() {
-        let opening = prompt::opening(&observed(""), 3);
-        let messages = messages_of(&opening);
-        assert_eq!(messages.len(), opening.len());
-        assert_eq!(messages[0]["role"], "system");
-        for pair in messages.windows(2) {
-            if pair[0]["role"] == "assistant" {
-                let id = &pair[0]["tool_calls"][0]["id"];
-                assert_eq!(id, &pair[1]["tool_call_id"]);
-                let arguments = &pair[0]["tool_calls"][0]["function"]["arguments"];
-                serde_json::from_str::<Value>(arguments.as_str().unwrap()).unwrap();
-            }
-        }
-        assert!(
-            tools()
-                .iter()
-                .all(|tool| tool["function"].get("return").is_none())
-        );
+    fn tools_say_nothing_of_what_they_return() {
+        let returns = |tool: &Value| tool["function"].get("return").is_some();
+        assert!(!tools().iter().any(returns));
     }
 }

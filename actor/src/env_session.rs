@@ -11,7 +11,7 @@ use proto::v1::{Action, Observation, ResetRequest, ResetResponse, StepRequest, S
 use crate::{
     episode_settings::{EpisodeSettings, EpisodeSpec},
     error::ActorError,
-    metrics,
+    metrics, retry,
 };
 
 /// One env step replays its episode at most this often before the episode fails.
@@ -60,7 +60,7 @@ impl<'a> EnvSession<'a> {
                 Err(error) if error.is_rejected_token() => {
                     tracing::info!(%error, "replaying the episode");
                     metrics::count_replay();
-                    self.settings.retry.pause().await;
+                    retry::pause().await;
                     result = self.replay_and_step(&action).await;
                 }
                 _ => break,

@@ -3,10 +3,14 @@
 //! Invariant: a message is a pure function of the observation. A tool message is cut to
 //! `MAX_RESULT_CHARS`. The chat template and the tokenizer are in `policy`.
 
-use policy::{ChatRole, Message};
+use policy::{ChatRole, Message, ToolCall};
 use proto::v1::Observation;
+use serde_json::{Value, json};
 
 use crate::tool_call;
+
+/// How the ids of calls in solved examples begin, which are a part of the prompt.
+pub const EXAMPLE_CALL: &str = "example_";
 
 /// The policy sees this many characters of a tool result (SQLEnv `training/prompts.py`).
 pub(crate) const MAX_RESULT_CHARS: usize = 2_000;
@@ -49,6 +53,32 @@ pub fn tool_text(observation: &Observation) -> String {
     } else {
         capped(&observation.result)
     }
+}
+
+/// Returns the messages before the first completion in OpenAI's format. A message of a solved
+/// example has at most one call, which gets an id that begins with [`EXAMPLE_CALL`].
+pub fn openai_messages(messages: &[Message]) -> Vec<Value> {
+    let id = |number: u32| format!("{EXAMPLE_CALL}{number}");
+    let mut last = 0;
+    let convert = |message: &Message| {
+        let mut value = json!({"role": message.role});
+        if message.role == ChatRole::Tool {
+            value["tool_call_id"] = json!(id(last));
+        }
+        value["content"] = json!(message.content);
+        if let Some(call) = message.tool_calls.first() {
+            last += 1;
+            value["tool_calls"] = json!([openai_call(&id(last), call)]);
+        }
+        value
+    };
+    messages.iter().map(convert).collect()
+}
+
+/// Returns a tool call in OpenAI's format, in which the arguments are a string that contains JSON.
+pub fn openai_call(id: &str, call: &ToolCall) -> Value {
+    let function = json!({"name": call.name, "arguments": call.arguments.to_string()});
+    json!({"id": id, "type": "function", "function": function})
 }
 
 fn question(text: &str, schema: &str) -> String {
@@ -185,6 +215,23 @@ mod tests {
         assert_eq!(tool_text(&observation(&exact, "")), exact);
         let cut = tool_text(&observation(&format!("{exact}x"), ""));
         assert_eq!(cut, format!("{exact}... [truncated]"));
+    }
+
+    #[test]
+    fn calls_of_examples_have_ids_of_examples() {
+        let opening = opening(&observation("", ""), 3);
+        let messages = openai_messages(&opening);
+        assert_eq!(messages.len(), opening.len());
+        assert_eq!(messages[0]["role"], "system");
+        for pair in messages.windows(2) {
+            if pair[0]["role"] == "assistant" {
+                let call = &pair[0]["tool_calls"][0];
+                assert!(call["id"].as_str().unwrap().starts_with(EXAMPLE_CALL));
+                assert_eq!(call["id"], pair[1]["tool_call_id"]);
+                let arguments = call["function"]["arguments"].as_str().unwrap();
+                serde_json::from_str::<Value>(arguments).unwrap();
+            }
+        }
     }
 
     #[test]

@@ -35,12 +35,12 @@ pub struct Retry {
     pub attempts: u32,
 }
 
-impl Retry {
-    /// Pauses before something other than a call is tried again.
-    pub(crate) async fn pause(&self) {
-        tokio::time::sleep(FIRST_PAUSE).await;
-    }
+/// Pauses for [`FIRST_PAUSE`] before something other than a call is tried again.
+pub(crate) async fn pause() {
+    tokio::time::sleep(FIRST_PAUSE).await;
+}
 
+impl Retry {
     /// Makes a call and repeats it while its status may pass.
     pub(crate) async fn call<T>(
         &self,

@@ -7,7 +7,11 @@ use proto::{
 };
 use tonic::Streaming;
 
-use crate::{error::ActorError, metrics, retry::Retry};
+use crate::{
+    error::ActorError,
+    metrics,
+    retry::{self, Retry},
+};
 
 /// Damaged snapshots in a row after which the subscription fails, because the connection is then
 /// not the cause.
@@ -71,7 +75,7 @@ impl SnapshotStream {
                     tracing::warn!(%error, "requesting the snapshot again");
                     damaged_left -= 1;
                     self.stream = None;
-                    self.retry.pause().await;
+                    retry::pause().await;
                 }
             }
         }
@@ -108,7 +112,7 @@ impl SnapshotStream {
                     );
                 }
                 self.stream = None;
-                self.retry.pause().await;
+                retry::pause().await;
                 Ok(None)
             }
         }

@@ -4,13 +4,10 @@
 //! an episode with the same messages: the prompt and each answer of a tool are encoded on their
 //! own, as in a rollout, and the messages of the assistant are what is learned.
 
-use actor::tool_schemas;
+use actor::{prompt::EXAMPLE_CALL, tool_schemas};
 use policy::{Chat, ChatRole, Message, ToolCall};
 use proto::v1::Segment;
 use serde_json::Value;
-
-/// How the ids of calls in solved examples begin, which are a part of the prompt.
-pub const EXAMPLE_CALL: &str = "example_";
 
 /// Returns a conversation as an episode to imitate; none if it says that its answer is not
 /// correct.

@@ -25,8 +25,9 @@ mod sql_mistakes;
 mod tidy_sql;
 mod unnamed_column;
 
+pub use actor::prompt::EXAMPLE_CALL;
 pub use chat_api::ChatApi;
-pub use conversations::{EXAMPLE_CALL, demonstration_of};
+pub use conversations::demonstration_of;
 pub use corrected::{CorrectedPolicy, corrections};
 pub use demonstrations::{Demonstrations, demonstrate, demonstrate_correctly};
 pub use demonstrator::{Demonstrator, DemonstratorMix};

@@ -143,9 +143,7 @@ pub(crate) fn shown_argument(argument: &str) -> String {
 /// Settings that one command reads.
 pub(crate) trait RoleSettings: Serialize + DeserializeOwned + Default {
     /// Checks every number and name.
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
+    fn validate(&self) -> Result<()>;
 }
 
 /// Why settings cannot be used. The command then exits with 2, as for a wrong flag, so that nothing

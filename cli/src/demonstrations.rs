@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    evaluation::{Evaluator, shuffled},
+    evaluation::{Evaluator, copies, shuffled},
     progress::ProgressStage,
     setup::Setup,
     shutdown::unless_interrupted,
@@ -162,10 +162,7 @@ pub(crate) async fn corrected_episodes(
     let corrected =
         |model| CorrectedPolicy::new(model, Arc::clone(&chat), Arc::clone(&setup.solutions));
     let policies: Vec<_> = models.into_iter().map(corrected).collect();
-    let policies: Vec<&dyn Policy> = policies
-        .iter()
-        .map(|policy| policy as &dyn Policy)
-        .collect();
+    let policies = copies(&policies);
     let mut question_ids = training_questions(setup);
     question_ids.truncate(questions);
     let title = format!("corrected episodes, {name}");

@@ -204,7 +204,7 @@ pub(crate) fn sampling(mode: DecodingMode, rollout: &RolloutConfig) -> SamplingS
 }
 
 /// Returns copies of a policy as [`Evaluator::evaluate`] takes them.
-pub(crate) fn copies(policies: &[ModelPolicy]) -> Vec<&dyn Policy> {
+pub(crate) fn copies<P: Policy>(policies: &[P]) -> Vec<&dyn Policy> {
     policies
         .iter()
         .map(|policy| policy as &dyn Policy)

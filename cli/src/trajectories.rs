@@ -11,13 +11,12 @@ use std::{
 };
 
 use actor::{
-    prompt::{opening, tool_text},
+    prompt::{openai_call, openai_messages, opening, tool_text},
     tool_call, tool_schemas,
 };
 use anyhow::{Context as _, Result};
-use baselines::EXAMPLE_CALL;
 use learner::journal;
-use policy::{Chat, ChatRole, Message, ToolCall};
+use policy::{Chat, ChatRole, Message};
 use proto::v1::{Observation, Segment, Trajectory, Turn};
 use serde_json::{Value, json};
 
@@ -109,41 +108,10 @@ fn opening_messages(chat: &Chat, prompt: &str) -> Result<Vec<Value>> {
         {
             messages.pop();
             messages.push(Message::new(ChatRole::User, text));
-            let value = |(at, message): (usize, &Message)| message_value(at, message);
-            return Ok(messages.iter().enumerate().map(value).collect());
+            return Ok(openai_messages(&messages));
         }
     }
     Ok(Vec::new())
-}
-
-/// Returns a message in OpenAI's format. `at` numbers its call.
-fn message_value(at: usize, message: &Message) -> Value {
-    let role = match message.role {
-        ChatRole::System => "system",
-        ChatRole::User => "user",
-        ChatRole::Assistant => "assistant",
-        ChatRole::Tool => "tool",
-    };
-    let mut value = json!({"role": role, "content": message.content});
-    let id = |at: usize| format!("{EXAMPLE_CALL}{at}");
-    match message.role {
-        ChatRole::Tool => value["tool_call_id"] = json!(id(at - 1)),
-        _ if message.tool_calls.is_empty() => {}
-        _ => {
-            let calls = message
-                .tool_calls
-                .iter()
-                .map(|call| call_value(&id(at), call));
-            value["tool_calls"] = calls.collect();
-        }
-    }
-    value
-}
-
-/// In OpenAI's format the arguments are a string that contains JSON.
-fn call_value(id: &str, ToolCall { name, arguments }: &ToolCall) -> Value {
-    let function = json!({"name": name, "arguments": arguments.to_string()});
-    json!({"id": id, "type": "function", "function": function})
 }
 
 /// Returns a turn as two messages: what the assistant wrote, and the result of the tool as the
@@ -163,7 +131,7 @@ fn turn_messages(
         ),
         false => {
             let text = chat.completion_text(completion(turn, trajectory))?;
-            let call = call_value(&id, &tool_call::from_action(&action));
+            let call = openai_call(&id, &tool_call::from_action(&action));
             let said = json!({
                 "role": "assistant",
                 "content": tool_call::text_before_call(&text),
@@ -204,6 +172,7 @@ fn segment(segment: &Segment) -> Value {
 #[cfg(test)]
 mod tests {
     use actor::prompt::tool_message;
+    use policy::ToolCall;
 
     use super::*;
 

@@ -1,10 +1,19 @@
-//! The lists in `words/` that both the generator of databases and drafting read. Pure.
+//! The lists in `words/` that both the generator of databases and drafting read, and the parser of
+//! TOML files that are compiled in. Pure.
+
+use serde::de::DeserializeOwned;
 
 pub(crate) const THINGS: &str = include_str!("../words/things.txt");
 pub(crate) const ATTRIBUTES: &str = include_str!("../words/attributes.txt");
 pub(crate) const DESCRIBERS: &str = include_str!("../words/describers.txt");
 pub(crate) const PARTICIPLES: &str = include_str!("../words/participles.txt");
 pub(crate) const ABBREVIATIONS: &str = include_str!("../words/abbreviations.txt");
+
+/// Parses a TOML file that is compiled in.
+pub(crate) fn embedded<T: DeserializeOwned>(name: &str, text: &str) -> T {
+    toml::from_str(text)
+        .unwrap_or_else(|error| panic!("embedded file {name}: {error}: this is a bug"))
+}
 
 /// Returns the lines of a list, without empty ones and comments.
 pub(crate) fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {

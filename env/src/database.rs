@@ -192,42 +192,38 @@ fn read_table(
 mod tests {
     use super::*;
 
+    /// Returns the names of the tables that an agent sees of a database which `sql` makes.
+    fn tables_of(name: &str, sql: &str) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        let connection = Connection::open(&path).unwrap();
+        connection.execute_batch(sql).unwrap();
+        drop(connection);
+        let file = DatabaseFile::open(name, &path).unwrap();
+        let (limits, sql) = (ResultLimits::default(), SqlLimits::default());
+        let database = Database::open(&file, &limits, &sql).unwrap();
+        let names = database.schema.tables.iter().map(|table| &table.name);
+        names.cloned().collect()
+    }
+
     #[test]
     fn a_view_that_cannot_be_read_is_left_out() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("views.sqlite");
-        let connection = Connection::open(&path).unwrap();
-        let schema = "CREATE TABLE t (a); CREATE VIEW whole AS SELECT a FROM t;
+        let sql = "CREATE TABLE t (a); CREATE VIEW whole AS SELECT a FROM t;
             CREATE VIEW broken AS SELECT * FROM gone; CREATE VIEW other AS SELECT b FROM t;
             CREATE TABLE u (a); CREATE VIEW both AS SELECT a, c FROM t JOIN u;
             CREATE VIEW all_of_both AS SELECT * FROM t UNION ALL SELECT * FROM u;
             ALTER TABLE t ADD COLUMN c; ALTER TABLE u ADD COLUMN c; ALTER TABLE u ADD COLUMN d;";
-        connection.execute_batch(schema).unwrap();
-        drop(connection);
-        let file = DatabaseFile::open("views", &path).unwrap();
-        let (limits, sql) = (ResultLimits::default(), SqlLimits::default());
-        let database = Database::open(&file, &limits, &sql).unwrap();
-        let names = database.schema.tables.iter().map(|table| &table.name);
-        assert_eq!(names.collect::<Vec<_>>(), ["t", "whole", "u"]);
+        assert_eq!(tables_of("views", sql), ["t", "whole", "u"]);
     }
 
     #[test]
     fn what_virtual_tables_keep_in_tables_is_not_shown() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("notes.sqlite");
-        let connection = Connection::open(&path).unwrap();
-        let schema = "CREATE TABLE notes (title TEXT); CREATE TABLE found_data (a);
+        let sql = "CREATE TABLE notes (title TEXT); CREATE TABLE found_data (a);
             CREATE TABLE areas_content (a); CREATE VIRTUAL TABLE areas USING rtree(id, low, high);
             CREATE VIRTUAL TABLE search USING fts5(title); INSERT INTO search VALUES ('one two');
             CREATE VIEW found AS SELECT c0 AS title FROM search_content;";
-        connection.execute_batch(schema).unwrap();
-        drop(connection);
-        let file = DatabaseFile::open("notes", &path).unwrap();
-        let (limits, sql) = (ResultLimits::default(), SqlLimits::default());
-        let database = Database::open(&file, &limits, &sql).unwrap();
-        let names = database.schema.tables.iter().map(|table| &table.name);
-        let names: Vec<&String> = names.collect();
-        assert_eq!(names, ["notes", "found_data", "areas_content"]);
+        let names = ["notes", "found_data", "areas_content"];
+        assert_eq!(tables_of("notes", sql), names);
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn products(set: InstructionSet) -> Result<()> {
             let x = Tensor::rand(-1f32, 1.0, (m, k), &Device::Cpu)?;
             let weight = Tensor::rand(-1f32, 1.0, (n, k), &Device::Cpu)?;
             let speed = |backend: Backend, x: &Tensor, weight: &LinearWeight| -> Result<f64> {
-                let seconds = seconds(|| Ok(backend.linear(x, weight).map(drop)?))?;
+                let seconds = seconds(|| Ok(backend.linears(x, [weight]).map(drop)?))?;
                 Ok(2e-9 * (m * k * n) as f64 / seconds)
             };
             let packed = |backend: Backend, dtype| {
@@ -116,7 +116,7 @@ fn training_products(backend: Backend, dtype: DType) -> Result<()> {
         };
         println!(
             "  {m:4} x {k} x {n:4}: {:6.1} {:6.1} {:6.1}",
-            speed(&|| backend.linear(&x, &weight).map(drop))?,
+            speed(&|| backend.linears(&x, [&weight]).map(drop))?,
             speed(&|| backend.linear_input_gradient(&[(&dy, &weight)]).map(drop))?,
             speed(&|| backend.linear_weight_gradients(&x, &[&dy]).map(drop))?,
         );

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::name_lists::NameLists;
 use crate::generator::render::irregular_singular;
-use crate::words::{ABBREVIATIONS, DESCRIBERS, PARTICIPLES, THINGS, attributes, lines, pairs};
+use crate::words::{
+    ABBREVIATIONS, DESCRIBERS, PARTICIPLES, THINGS, attributes, embedded, lines, pairs,
+};
 
 const NAMES: &str = include_str!("../../words/names_in_schemas.toml");
 
@@ -28,8 +30,7 @@ pub(super) struct Dictionary {
 impl Dictionary {
     /// Reads the lists that are compiled in.
     pub(super) fn read() -> Self {
-        let lists: NameLists = toml::from_str(NAMES)
-            .unwrap_or_else(|error| panic!("embedded names: {error}: this is a bug"));
+        let lists: NameLists = embedded("names_in_schemas", NAMES);
         let first = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
         let attributes = |kind| attributes(kind).map(str::to_owned).collect();
         let mut full: BTreeMap<String, String> = BTreeMap::new();

@@ -78,7 +78,7 @@ pub(super) fn infer(
             }
             kind => kind,
         };
-        if is_number(&kind) {
+        if kind.is_number() {
             return Ok(InferredColumn {
                 is_additive: is_additive(base, dictionary),
                 kind,
@@ -90,13 +90,6 @@ pub(super) fn infer(
     }
     let kind = text(words, statistics, place.is_unique, dictionary);
     Ok(described(kind, words, place.own, dictionary))
-}
-
-fn is_number(kind: &ColumnKind) -> bool {
-    matches!(
-        kind,
-        ColumnKind::Integer(_) | ColumnKind::Decimal(_) | ColumnKind::TextInteger(_)
-    )
 }
 
 /// Returns the noun of a column of numbers: "number of pets", "weight in kg".

@@ -14,7 +14,7 @@ impl TableDescriber<'_> {
     /// Makes one column the label that rows are called by: the unique text whose name is the most
     /// like a name.
     pub(super) fn choose_label(&self, drafts: &mut [DraftColumn], of_persons: bool) {
-        let is_label = |draft: &DraftColumn| matches!(draft.column.spec.kind, ColumnKind::Label(_));
+        let is_label = |draft: &DraftColumn| draft.column.spec.kind.is_label();
         if drafts.iter().any(is_label) {
             return;
         }
@@ -74,9 +74,9 @@ impl TableDescriber<'_> {
             if !is_value || !is_like_rows || self.is_worded(draft) {
                 continue;
             }
-            if matches!(draft.column.spec.kind, ColumnKind::Label(_)) && !has_name {
+            if draft.column.spec.kind.is_label() && !has_name {
                 draft.column.noun = "name".to_owned();
-            } else if !matches!(draft.column.spec.kind, ColumnKind::Label(_)) {
+            } else if !draft.column.spec.kind.is_label() {
                 draft.hidden_because = Some("is called like the rows; give it words".to_owned());
                 draft.column.spec.kind = ColumnKind::Hidden;
                 draft.column.spec.nulls = 0;
@@ -101,7 +101,7 @@ impl TableDescriber<'_> {
             ["given name", "family name"],
         ];
         let table = self.table();
-        let is_label = |draft: &DraftColumn| matches!(draft.column.spec.kind, ColumnKind::Label(_));
+        let is_label = |draft: &DraftColumn| draft.column.spec.kind.is_label();
         if drafts.iter().any(is_label) || table.sample.is_some() {
             return None;
         }

@@ -151,13 +151,10 @@ fn parents(child: usize, schema: &GrammarSchema) -> Vec<Filler> {
 }
 
 fn columns(kind: SlotKind, table: usize, schema: &GrammarSchema) -> Vec<Filler> {
-    let is_label = |column: &GrammarColumn| matches!(column.spec.kind, ColumnKind::Label(_));
+    let is_label = |column: &GrammarColumn| column.spec.kind.is_label();
     let has_label = schema.tables[table].columns.iter().any(is_label);
     let fits = |column: &GrammarColumn| {
-        let is_number = matches!(
-            column.spec.kind,
-            ColumnKind::Integer(_) | ColumnKind::Decimal(_) | ColumnKind::TextInteger(_)
-        );
+        let is_number = column.spec.kind.is_number();
         match (kind, &column.spec.kind) {
             (SlotKind::Nullable, _) => column.spec.nulls > 0,
             (SlotKind::Key, kind) => *kind == ColumnKind::Key,

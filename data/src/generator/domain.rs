@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::words::embedded;
+
 /// Names and texts of domain files, read at compile time.
 macro_rules! domain_files {
     ($($name:literal)*) => {
@@ -223,24 +225,40 @@ pub(crate) enum ColumnKind {
     Hidden,
 }
 
+impl ColumnKind {
+    /// Whether the column has the names of rows.
+    pub(crate) fn is_label(&self) -> bool {
+        matches!(self, Self::Label(_))
+    }
+
+    /// Whether the column has numbers to calculate with, which years are not.
+    pub(crate) fn is_number(&self) -> bool {
+        matches!(
+            self,
+            Self::Integer(_) | Self::Decimal(_) | Self::TextInteger(_)
+        )
+    }
+
+    /// Whether the column has years or dates.
+    pub(crate) fn is_time(&self) -> bool {
+        matches!(self, Self::Year(_) | Self::Date(_))
+    }
+}
+
 /// Parses all domain files.
 pub(crate) fn domains() -> Vec<Domain> {
-    FILES.iter().map(|(name, text)| parse(name, text)).collect()
+    let files = FILES.iter();
+    files.map(|(name, text)| embedded(name, text)).collect()
 }
 
 /// Parses the shared word lists.
 pub(crate) fn word_lists() -> WordLists {
-    parse("words", WORDS)
+    embedded("words", WORDS)
 }
 
 /// Returns the texts that determine a build.
 pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(_, text)| *text).chain([WORDS])
-}
-
-fn parse<T: for<'a> Deserialize<'a>>(name: &str, text: &str) -> T {
-    toml::from_str(text)
-        .unwrap_or_else(|error| panic!("embedded domain file {name}: {error}: this is a bug"))
 }
 
 #[cfg(test)]

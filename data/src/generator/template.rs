@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::value::{Error, StrDeserializer};
 
+use crate::words::embedded;
+
 /// Texts of files of the grammar, read at compile time.
 macro_rules! grammar_files {
     ($($name:literal)*) => {
@@ -132,10 +134,10 @@ pub(crate) fn templates() -> Vec<QueryTemplate> {
     struct TemplateFile {
         templates: Vec<QueryTemplate>,
     }
-    let frames: Frames = parse(FRAMES);
+    let frames: Frames = embedded("frames", FRAMES);
     let files = FILES
         .iter()
-        .map(|text| parse::<TemplateFile>(text).templates);
+        .map(|text| embedded::<TemplateFile>("of the grammar", text).templates);
     let mut templates: Vec<QueryTemplate> = files.flatten().collect();
     for template in &mut templates {
         template.wordings = wordings(template, &frames);
@@ -162,7 +164,7 @@ pub(crate) fn drafting_templates() -> Vec<QueryTemplate> {
         #[serde(default)]
         are: Vec<String>,
     }
-    let drafting: Drafting = parse(DRAFTING);
+    let drafting: Drafting = embedded("wordings", DRAFTING);
     let frames = Frames {
         is: drafting.is,
         are: drafting.are,
@@ -183,10 +185,6 @@ pub(crate) fn drafting_templates() -> Vec<QueryTemplate> {
         own.keys()
     );
     templates
-}
-
-fn parse<T: for<'a> Deserialize<'a>>(text: &str) -> T {
-    toml::from_str(text).unwrap_or_else(|error| panic!("embedded grammar: {error}: this is a bug"))
 }
 
 fn wordings(template: &QueryTemplate, frames: &Frames) -> Vec<Vec<String>> {

@@ -1,5 +1,9 @@
 //! Why groups are refused. Pure.
 
+use std::fmt::Display;
+
+use super::Group;
+
 /// Why a group is not trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
@@ -56,4 +60,17 @@ pub struct RefusedGroup {
     pub reason: RefusalReason,
     /// The same in words.
     pub problem: String,
+}
+
+impl RefusedGroup {
+    /// Names the group in front of its problem.
+    pub(crate) fn new(group: &Group, reason: RefusalReason, problem: impl Display) -> Self {
+        let head = &group.head;
+        Self {
+            index: head.number,
+            actor_id: head.actor_id.clone(),
+            reason,
+            problem: format!("group {}: {problem}", head.number),
+        }
+    }
 }

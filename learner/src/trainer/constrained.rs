@@ -45,15 +45,9 @@ impl Trainer {
             };
             let group = &rows.groups[number];
             if refused.iter().all(|known| known.index != group.head.number) {
-                refused.push(RefusedGroup {
-                    index: group.head.number,
-                    actor_id: group.head.actor_id.clone(),
-                    reason: RefusalReason::Constraint,
-                    problem: format!(
-                        "group {}: {error}; run the same version of the program",
-                        group.head.number
-                    ),
-                });
+                let problem = format!("{error}; run the same version of the program");
+                let refusal = RefusedGroup::new(group, RefusalReason::Constraint, problem);
+                refused.push(refusal);
             }
         }
         match refused.is_empty() {

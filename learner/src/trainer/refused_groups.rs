@@ -93,17 +93,14 @@ impl Trainer {
             .into_values()
             .filter_map(|it| Some((it.difference, it.own, rows.groups.get(it.group as usize)?)));
         differing
-            .map(|(difference, own, group)| RefusedGroup {
-                index: group.head.number,
-                actor_id: group.head.actor_id.clone(),
-                reason: RefusalReason::Logprobs,
-                problem: format!(
-                    "group {}: a recorded log-probability differs by {difference:.2} nats from the \
+            .map(|(difference, own, group)| {
+                let problem = format!(
+                    "a recorded log-probability differs by {difference:.2} nats from the \
                      learner's {own:.2} for the same token, more than \
                      learner.trust.max_logprob_difference ({bound}) allows; run the same version \
-                     of the program, the same dtype and the weights of the learner",
-                    group.head.number
-                ),
+                     of the program, the same dtype and the weights of the learner"
+                );
+                RefusedGroup::new(group, RefusalReason::Logprobs, problem)
             })
             .collect()
     }
@@ -140,12 +137,9 @@ impl Trainer {
             };
             tried += 1;
             if !is_finite {
-                refused.push(RefusedGroup {
-                    index: group.head.number,
-                    actor_id: group.head.actor_id.clone(),
-                    reason: RefusalReason::NotFinite,
-                    problem: format!("group {}: its gradient is not finite", group.head.number),
-                });
+                let problem = "its gradient is not finite";
+                let refusal = RefusedGroup::new(group, RefusalReason::NotFinite, problem);
+                refused.push(refusal);
             }
         }
         Ok((refused, tried))

@@ -93,13 +93,7 @@ impl Backend {
         }
     }
 
-    /// Computes x Wᵀ for x [T, in] → [T, out].
-    pub fn linear(self, x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
-        let [y] = self.linears(x, [weight])?;
-        Ok(y)
-    }
-
-    /// [`Self::linear`] for several weights that read the same x.
+    /// Computes x Wᵀ for x [T, in] → [T, out], for each of the weights that read the same x.
     pub fn linears<const N: usize>(
         self,
         x: &Tensor,
@@ -126,7 +120,8 @@ impl Backend {
             .expect("each weight has one: this is a bug"))
     }
 
-    /// [`Self::linear`] without the last rounding: half precision gives f32, as logits need.
+    /// [`Self::linears`] of one weight, without the last rounding: half precision gives f32, as
+    /// logits need.
     pub fn linear_unrounded(self, x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
         if let (Self::TensorOps, LinearWeight::Tensor(weight)) = (self, weight) {
             return linear_tensor_ops(&at_least_f32(x)?, &at_least_f32(weight)?);
@@ -234,7 +229,7 @@ impl RightFactor {
     }
 }
 
-/// [`Backend::linear`] by tensor operations.
+/// [`Backend::linears`] of one weight, by tensor operations.
 pub(super) fn linear_tensor_ops(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     product_of_rows(x, &weight.t()?)
 }

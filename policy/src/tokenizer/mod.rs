@@ -86,7 +86,7 @@ impl Tokenizer {
     }
 
     /// Returns the id of the token with the text `text`, if there is one.
-    pub fn id_of(&self, text: &str) -> Option<u32> {
+    pub(crate) fn id_of(&self, text: &str) -> Option<u32> {
         self.inner.token_to_id(text)
     }
 
@@ -106,14 +106,14 @@ impl Tokenizer {
 
     /// Returns the id and text of the added token that `text` begins with: a control token or
     /// another one that never merges with its neighbours.
-    pub fn leading_added_token(&self, text: &str) -> Result<Option<(u32, String)>> {
+    pub(crate) fn leading_added_token(&self, text: &str) -> Result<Option<(u32, String)>> {
         let first = self.encode(text)?.first().copied();
         let added = self.inner.get_added_tokens_decoder();
         Ok(first.and_then(|id| added.get(&id).map(|token| (id, token.content.clone()))))
     }
 
     /// Returns the ids of the added tokens whose text ends with `ending`, ascending.
-    pub fn added_tokens_ending_with(&self, ending: &str) -> Vec<u32> {
+    pub(crate) fn added_tokens_ending_with(&self, ending: &str) -> Vec<u32> {
         let added = self.inner.get_added_tokens_decoder();
         let mut ids: Vec<u32> = added
             .iter()

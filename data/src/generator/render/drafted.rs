@@ -234,7 +234,7 @@ pub(super) fn superlative(column: &GrammarColumn, attribute: &str) -> Vec<String
         Some(end) => (end, true),
         None => (end, false),
     };
-    let is_time = matches!(column.spec.kind, ColumnKind::Year(_) | ColumnKind::Date(_));
+    let is_time = column.spec.kind.is_time();
     if let DraftedPhrases::Moment { subject, done } = &column.spec.drafted {
         let verb = if is_many && verb == "with" {
             "that"

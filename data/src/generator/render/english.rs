@@ -1,7 +1,6 @@
 //! The English side of a filled template.
 
 use super::super::binding::{Binding, Filler, find, table_of};
-use super::super::domain::ColumnKind;
 use super::super::rng::RngStream;
 use super::super::schema::{ColumnId, GrammarSchema, Phrasing};
 use super::super::template::QueryTemplate;
@@ -128,8 +127,8 @@ fn shared_role(filler: &Filler, attribute: &str, schema: &GrammarSchema) -> Opti
 
 fn of_column(id: ColumnId, attribute: &str, schema: &GrammarSchema) -> Vec<String> {
     let (table, column) = (&schema.tables[id.table], schema.column(id));
-    let is_label = matches!(column.spec.kind, ColumnKind::Label(_));
-    let is_time = matches!(column.spec.kind, ColumnKind::Year(_) | ColumnKind::Date(_));
+    let is_label = column.spec.kind.is_label();
+    let is_time = column.spec.kind.is_time();
     let is_drafted = schema.phrasing == Phrasing::Drafted;
     let owned = |words: &[&str]| {
         words

@@ -3,7 +3,6 @@
 //!
 //! Each function returns alternatives. Those that occur several times are drawn more often.
 
-use super::super::domain::ColumnKind;
 use super::super::schema::{GrammarColumn, Phrasing};
 use super::drafted;
 use super::nouns::with_article;
@@ -159,7 +158,7 @@ pub(super) fn declared(phrase: Option<&str>, value: &str) -> Vec<String> {
 
 pub(super) fn compared(column: &GrammarColumn, value: &str, kind: &str) -> Vec<String> {
     let spec = &column.spec;
-    let is_time = matches!(spec.kind, ColumnKind::Year(_) | ColumnKind::Date(_));
+    let is_time = spec.kind.is_time();
     let (own, bounds, link): (Option<&str>, &[&str], &str) = match (kind, is_time) {
         ("above", false) => (
             spec.above.as_deref(),
@@ -263,6 +262,7 @@ pub(super) fn predicate(phrase: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::domain::ColumnKind;
     use super::*;
 
     #[test]
