@@ -89,11 +89,11 @@ step_metrics! {
     "num_tokens" "learner_seen_tokens" ""
     "Tokens of all prompts and completions since the run began, also before a restart; tool \
      results are not among them.";
-    "completions/mean_length" "learner_completion_tokens_mean" "response_length/mean"
+    "completions/mean_length" "learner_completion_tokens_mean" ""
     "Mean number of tokens sampled in an episode.";
-    "completions/min_length" "learner_completion_tokens_min" "response_length/min"
+    "completions/min_length" "learner_completion_tokens_min" ""
     "Least number of tokens sampled in an episode.";
-    "completions/max_length" "learner_completion_tokens_max" "response_length/max"
+    "completions/max_length" "learner_completion_tokens_max" ""
     "Greatest number of tokens sampled in an episode.";
     "completions/mean_terminated_length" "learner_terminated_completion_tokens_mean" ""
     "Mean number of tokens sampled in an episode that no limit cut.";
@@ -101,7 +101,7 @@ step_metrics! {
     "Least number of tokens sampled in an episode that no limit cut.";
     "completions/max_terminated_length" "learner_terminated_completion_tokens_max" ""
     "Greatest number of tokens sampled in an episode that no limit cut.";
-    "completions/clipped_ratio" "learner_cut_completions_ratio" "response_length/clip_ratio"
+    "completions/clipped_ratio" "learner_cut_completions_ratio" ""
     "Share of episodes in which the token limit cut a completion. They may go on after it.";
     "tools/call_frequency" "learner_tool_calls_mean" "tool_call_counts/mean"
     "Mean number of well-formed tool calls in an episode.";
