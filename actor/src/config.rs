@@ -25,8 +25,7 @@ pub struct ActorConfig {
     pub concurrent_groups: usize,
     /// The sampling engine.
     pub engine: EngineSettings,
-    /// Retries of calls to env-nodes. When they are used up, the episode fails in an evaluation by
-    /// itself; the actor of a run waits and plays it again.
+    /// Retries of calls to env-nodes. After them an episode fails, or is repeated in a run.
     pub env_retry: Retry,
     /// Retries of calls to the learner. When they are used up, the actor stops.
     #[default(Retry { attempts: 150, ..Retry::default() })]
