@@ -24,9 +24,12 @@ from .trl_env import Settings, SQLEnvTRL, SQLEnvTRLScored
 from .trl_rollouts import EpisodeRollouts
 
 if TYPE_CHECKING:
-    from .client import SQLEnv
-    from .models import SQLAction, SQLObservation, SQLState
+    from .client import SQLEnv as SQLEnv
+    from .models import SQLAction as SQLAction
+    from .models import SQLObservation as SQLObservation
+    from .models import SQLState as SQLState
 
+# Without the names of `_OPENENV`, so that `from sqlenv import *` does not need OpenEnv.
 __all__ = [
     "EnvDiverged",
     "EnvError",
@@ -40,12 +43,8 @@ __all__ = [
     "Policy",
     "RetryPolicy",
     "RunStopped",
-    "SQLAction",
-    "SQLEnv",
     "SQLEnvTRL",
     "SQLEnvTRLScored",
-    "SQLObservation",
-    "SQLState",
     "Security",
     "Settings",
     "evaluate",
@@ -66,3 +65,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.{_OPENENV[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_OPENENV]

@@ -36,7 +36,10 @@ class SQLEnv(EnvClient[SQLAction, SQLObservation, SQLState]):
         # version.
         observation.setdefault("metadata", payload.get("metadata") or {})
         seen = SQLObservation(**observation, reward=reward, done=done)
-        return StepResult(observation=seen, reward=reward, done=done)
+        result = StepResult(observation=seen, reward=reward, done=done)
+        if hasattr(result, "metadata"):  # OpenEnv 0.2 does not have it.
+            result.metadata = seen.metadata
+        return result
 
     def _parse_state(self, payload: dict[str, Any]) -> SQLState:
         return SQLState(**payload)

@@ -10,7 +10,7 @@ import grpc
 
 
 class EnvError(Exception):
-    """A call to an env-node failed. The episode is unchanged."""
+    """A call to an env-node failed, or its client was closed. The episode is unchanged."""
 
     def __init__(self, message: str, code: grpc.StatusCode, reason: str = "") -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class EnvError(Exception):
 
 
 class EnvRefused(EnvError):
-    """The node refuses the call, for example for an unknown question.
+    """A node refuses the call, for example for an unknown question, or all refuse the caller.
 
     Another attempt fails as well. The message has the remedy.
     """

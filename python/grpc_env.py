@@ -16,7 +16,7 @@ import random
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -25,7 +25,7 @@ from typing import Any
 import grpc
 
 from .channels import DEFAULT_ADDRESS, Security, open_channel, split_addresses
-from .errors import EnvDiverged, EnvRefused, EnvUnreachable, EnvUnserved
+from .errors import EnvDiverged, EnvError, EnvRefused, EnvUnreachable, EnvUnserved
 from .retry import (
     MAX_REPLAYS,
     MAX_UNSERVED,
@@ -36,6 +36,7 @@ from .retry import (
     RetryPolicy,
     asked_pause_seconds,
     reason_of,
+    refuses_caller,
 )
 from .v1 import env_pb2 as pb
 from .v1.env_pb2_grpc import EnvStub
@@ -46,7 +47,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Episode:
-    """One episode, represented by its newest token. `GrpcEnv.reset` creates it."""
+    """One episode, represented by its newest token. `GrpcEnv.reset` creates it.
+
+    If several threads call `step`, the actions are applied one after the other.
+    """
 
     _env: GrpcEnv = field(repr=False)
     #: The index of the node that responded last, which has the database open.
@@ -67,7 +71,9 @@ class Episode:
     _history: tuple[tuple[pb.Action, pb.Observation], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        self._first = self.observation
+        # A replay compares with copies, because the user may change an observation.
+        self._first = copy.deepcopy(self.observation)
+        self._lock = threading.Lock()
 
     @property
     def done(self) -> bool:
@@ -92,19 +98,26 @@ class Episode:
 
         Raises:
             EnvError: The step was not applied. It may be repeated.
+            TypeError: An argument is not text.
         """
-        action = pb.Action(action_type=action_type, argument=argument)
-        reply, node = self._apply(action)
-        if not self.done:  # No action changes the episode after its end.
-            self._history = (*self._history, (action, reply.observation))
-        self._node, self.token, self.observation = node, reply.token, reply.observation
-        self.correct = reply.correct
-        self.rewards = _sum(self.rewards, reply.reward_components)
-        return self.observation
+        action = pb.Action(
+            action_type=_text("action_type", action_type), argument=_text("argument", argument)
+        )
+        with self._lock:
+            reply, node = self._apply(action)
+            if not self.done:  # No action changes the episode after its end.
+                self._history = (*self._history, (action, copy.deepcopy(reply.observation)))
+            self._node, self.token, self.observation = node, reply.token, reply.observation
+            self.correct = reply.correct
+            self.rewards = _sum(self.rewards, reply.reward_components)
+            return self.observation
 
     def fork(self) -> Episode:
         """Returns a copy of the episode that continues independently from here."""
-        return copy.copy(self)
+        with self._lock:
+            twin = copy.copy(self)
+        twin._lock = threading.Lock()
+        return twin
 
     def _apply(self, action: pb.Action) -> tuple[pb.StepResponse, int]:
         """Sends an action. If the node rejects the token, this replays the episode first."""
@@ -180,6 +193,10 @@ class GrpcEnv:
             security: TLS files and the bearer token.
             data_sha256: The data on which episodes must be played, as `info().data_sha256` names
                 it. A node that serves other data refuses `reset`. If empty, any will do.
+
+        Raises:
+            ValueError: An address or a file of `security` cannot be used.
+            OSError: A file of `security` cannot be read.
         """
         self.addresses = split_addresses(addresses)
         self.data_sha256 = data_sha256
@@ -192,6 +209,9 @@ class GrpcEnv:
         # node.
         self._turns = itertools.count(random.randrange(len(self._stubs)))
         self._lock = threading.Lock()
+        self._is_closed = threading.Event()
+        #: The nodes that have refused this client.
+        self._refusing: set[int] = set()
 
     def reset(
         self,
@@ -217,17 +237,18 @@ class GrpcEnv:
             step_budget: The number of actions. 0 means the default of the node.
 
         Raises:
-            EnvRefused: The question, split or profile does not exist, or the node serves other data
+            EnvRefused: The question, split or profile does not exist, or all nodes serve other data
                 than `data_sha256`.
             EnvUnreachable: No node responded.
             EnvUnserved: A node responded, but could not serve the call.
+            TypeError: An argument has another type.
         """
         request = pb.ResetRequest(
-            question_id=question_id,
-            split=split,
+            question_id=_text("question_id", question_id),
+            split=_text("split", split),
             seed=seed,
-            episode_id=episode_id or uuid.uuid4().hex,
-            reward_profile=reward_profile,
+            episode_id=_text("episode_id", episode_id or uuid.uuid4().hex),
+            reward_profile=_text("reward_profile", reward_profile),
             step_budget=step_budget,
             data_sha256=self.data_sha256,
         )
@@ -266,7 +287,8 @@ class GrpcEnv:
         return reply
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections. Calls in flight and later ones raise `EnvError`."""
+        self._is_closed.set()
         for channel in self._channels:
             channel.close()
 
@@ -287,31 +309,41 @@ class GrpcEnv:
 
     def _call(self, method: str, request: object, node: int) -> tuple[Any, int]:
         """Calls `node`, and after a failure the others in turn, until one answers, the time for
-        retries is over, or one has said too often that it cannot serve the call.
+        retries is over, all refuse the caller, or one has said too often that it cannot serve the
+        call.
 
         Returns:
             The reply and the node that gave it.
         """
+        nodes = deque(range(len(self._stubs)))
+        nodes.rotate(-node)
         deadline: float | None = None
         asked_seconds = 0.0
         rounds = tried = 0
+        last: Any = None
         unserved: Counter[int] = Counter()
         for attempt in itertools.count(1):
-            stub_method: Callable[..., Any] = getattr(self._stubs[node], method)
+            node = nodes[0]
             try:
-                return stub_method(
-                    request, timeout=self.call_seconds, metadata=self._metadata
-                ), node
+                return self._attempt(method, request, node), node
             except grpc.RpcError as failure:
-                if failure.code() not in RETRIED:
+                if is_refusal := refuses_caller(failure):
+                    # Data and tokens are changed on one node after the other.
+                    nodes.popleft()
+                if not nodes or not (is_refusal or failure.code() in RETRIED):
                     raise self._refused(method, node, failure) from failure
+                if is_refusal:
+                    self._warn_of(method, node, failure)
+                    if tried < len(nodes):
+                        continue
+                else:
+                    last, tried = failure, tried + 1
+                    asked_seconds = max(asked_seconds, asked_pause_seconds(failure))
                 now = time.monotonic()
                 deadline = deadline or now + self.retry.total_seconds
-                asked_seconds = max(asked_seconds, asked_pause_seconds(failure))
                 reason = reason_of(failure)
                 pause_seconds = 0.0
-                tried += 1
-                if tried == len(self._stubs) or reason == SLOW_QUERY:
+                if tried == len(nodes) or reason == SLOW_QUERY:
                     rounds, tried = rounds + 1, 0
                     pause_seconds = self.retry.pause_seconds(rounds, asked_seconds, random.random())
                     asked_seconds = 0.0
@@ -321,11 +353,31 @@ class GrpcEnv:
                     if is_over or unserved[node] == MAX_UNSERVED:
                         raise self._unserved(method, node, attempt, failure) from failure
                 if is_over:
-                    raise self._unreachable(method, attempt, failure) from failure
-                time.sleep(pause_seconds)
-                if reason != SLOW_QUERY:
-                    node = (node + 1) % len(self._stubs)
+                    raise self._unreachable(method, attempt, last) from last
+                self._is_closed.wait(pause_seconds)
+                if not is_refusal and reason != SLOW_QUERY:
+                    nodes.rotate(-1)
         raise AssertionError("the loop ends by return or raise: this is a bug")
+
+    def _attempt(self, method: str, request: object, node: int) -> Any:
+        """Calls one node once."""
+        stub_method: Callable[..., Any] = getattr(self._stubs[node], method)
+        try:
+            return stub_method(request, timeout=self.call_seconds, metadata=self._metadata)
+        except (grpc.RpcError, ValueError) as failure:
+            # A closed channel raises ValueError, and cancels the calls in flight.
+            if self._is_closed.is_set():
+                raise EnvError(
+                    f"{method} failed because the client was closed; create another GrpcEnv",
+                    grpc.StatusCode.CANCELLED,
+                ) from failure
+            raise
+
+    def _warn_of(self, method: str, node: int, failure: Any) -> None:
+        """Says once of each node that it refuses this client."""
+        if node not in self._refusing:
+            self._refusing.add(node)
+            _log.warning("%s; calls go to the other nodes", self._refused(method, node, failure))
 
     def _refused(self, method: str, node: int, failure: Any) -> EnvRefused:
         message = (
@@ -349,6 +401,13 @@ class GrpcEnv:
             "start a node or correct the addresses"
         )
         return EnvUnreachable(message, failure.code(), reason_of(failure))
+
+
+def _text(name: str, value: object) -> str:
+    """Returns an argument as UTF-8 can encode it: lone surrogates become U+FFFD, as in OpenEnv."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}; give a str")
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _sum(left: pb.RewardComponents, right: pb.RewardComponents) -> pb.RewardComponents:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -102,18 +103,26 @@ def evaluate(
     drawn = random.Random(seed).sample(question_ids, n_episodes)
 
     failures: dict[str, str] = {}
+    is_stopped = threading.Event()
 
     def play(question_id: str) -> Episode:
         episode = env.reset(question_id=question_id, seed=seed, step_budget=step_budget)
         try:
-            while not episode.done:
+            while not (episode.done or is_stopped.is_set()):
                 episode.step(*policy(episode))
         except EnvUnserved as error:
             failures[question_id] = str(error)
         return episode
 
-    with ThreadPoolExecutor(workers) as threads:
+    if workers == 1:
+        return EvaluationResult(list(map(play, drawn)), failures)
+    threads = ThreadPoolExecutor(workers)
+    try:
         return EvaluationResult(list(threads.map(play, drawn)), failures)
+    finally:
+        # After an error or Ctrl-C, episodes that wait for a node must not delay the caller.
+        is_stopped.set()
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 def table_names(episode: Episode) -> list[str]:

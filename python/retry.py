@@ -46,6 +46,8 @@ REPLAYED = frozenset(
         "TOKEN_EXPIRED",
     }
 )
+#: Reasons with which a node refuses the caller rather than the call.
+_REFUSES_CALLER = frozenset({"BEARER_TOKEN_REFUSED", "FOREIGN_ENVIRONMENT"})
 #: One step replays its episode at most this often, as in an actor.
 MAX_REPLAYS = 8
 
@@ -91,6 +93,19 @@ def reason_of(failure: grpc.RpcError) -> str:
     """Returns the reason of the node by `google.rpc.ErrorInfo`, or an empty text."""
     error_info = error_details_pb2.ErrorInfo()
     return str(error_info.reason) if _unpack(failure, error_info) else ""
+
+
+def refuses_caller(failure: grpc.RpcError) -> bool:
+    """Returns whether a node, or a proxy in front of it, refuses the caller rather than the call.
+
+    A node gives a reason for each episode token that it refuses.
+    """
+    code, reason = failure.code(), reason_of(failure)
+    return (
+        code is grpc.StatusCode.PERMISSION_DENIED
+        or reason in _REFUSES_CALLER
+        or (code is grpc.StatusCode.UNAUTHENTICATED and not reason)
+    )
 
 
 def _unpack(failure: grpc.RpcError, detail: object) -> bool:

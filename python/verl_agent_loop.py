@@ -87,6 +87,10 @@ class SQLEnvAgentLoop(AgentLoopBase):
         tool_format = self.rollout_config.multi_turn.format
         self._parser = ToolParser.get_tool_parser(tool_format, self.tokenizer)
         self._schemas = [OpenAIFunctionToolSchema.model_validate(tool) for tool in TOOLS]
+        # Only the server knows all end tokens of the model. Their texts end with special tokens.
+        added = self.tokenizer.added_tokens_decoder.values()
+        special = [token.content for token in added if token.special]
+        self._ends = (*special, *self.tokenizer.all_special_tokens)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Plays one episode on the question that `extra_info` of the row selects.
@@ -101,11 +105,12 @@ class SQLEnvAgentLoop(AgentLoopBase):
         prompt = await self.ct_build_initial_tokens(messages, tools=TOOLS)
         rollout = _Rollout(prompt, messages)
         limit = self.rollout_config.response_length
+        if context := self.rollout_config.get("max_model_len"):
+            # The server is asked for one turn at least, and says that the prompt is too long.
+            limit = min(limit, max(1, context - len(prompt)))
         while len(rollout.mask) < limit:
-            # With one token more than fits, a turn that is cut off is longer than the limit.
-            room = limit - len(rollout.mask)
-            action = await self._act(rollout, {"max_tokens": room + 1, **sampling_params})
-            if self._is_cut(rollout, limit):
+            action = await self._act(rollout, sampling_params, limit)
+            if action is None:
                 break
             with simple_timer("tool_calls", rollout.metrics):
                 await asyncio.to_thread(episode.step, *action)
@@ -122,8 +127,12 @@ class SQLEnvAgentLoop(AgentLoopBase):
             step_budget=self._settings.step_budget,
         )
 
-    async def _act(self, rollout: _Rollout, sampling_params: dict[str, Any]) -> tuple[str, str]:
-        """Samples a turn and returns its action."""
+    async def _act(
+        self, rollout: _Rollout, sampling_params: dict[str, Any], limit: int
+    ) -> tuple[str, str] | None:
+        """Samples a turn and returns its action, or None if the turn is cut off."""
+        # With one token more than fits, a turn that is cut off is longer than the limit.
+        sampling_params = {"max_tokens": limit - len(rollout.mask) + 1, **sampling_params}
         stop = [*(sampling_params.get("stop_token_ids") or []), *self._parser.stop_token_ids]
         if stop:
             sampling_params = {**sampling_params, "stop_token_ids": sorted(set(stop))}
@@ -134,6 +143,8 @@ class SQLEnvAgentLoop(AgentLoopBase):
                 sampling_params=sampling_params,
             )
         _count(rollout, output)
+        if not output.token_ids:
+            return None
         if output.log_probs and rollout.logprobs is None:
             rollout.logprobs = [0.0] * len(rollout.mask)
         merged, rollout.mask, rollout.logprobs = await self.ct_merge_assistant_token(
@@ -144,6 +155,13 @@ class SQLEnvAgentLoop(AgentLoopBase):
             assistant_logprobs=output.log_probs or None,
         )
         rollout.tokens = merged.token_ids
+        last = output.token_ids[-1]
+        is_ended = last in stop or self.tokenizer.decode([last]).endswith(self._ends)
+        # A server whose context is full gives fewer tokens than it is asked for.
+        is_short = len(output.token_ids) < sampling_params["max_tokens"]
+        room = limit - len(rollout.mask)
+        if room < 0 or (not is_ended and (is_short or room == 0)):
+            return None
         content, calls = await self._parser.extract_tool_calls(output.token_ids, self._schemas)
         rollout.messages.append(_message(content, calls[:1]))
         text = self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
@@ -157,14 +175,6 @@ class SQLEnvAgentLoop(AgentLoopBase):
             before, rollout.messages, rollout.tokens, rollout.mask, rollout.logprobs, tools=TOOLS
         )
         rollout.tokens = merged.token_ids
-
-    def _is_cut(self, rollout: _Rollout, limit: int) -> bool:
-        """Whether the last turn is cut off, so that its action is not taken.
-
-        A server whose context is full gives no token more than fits.
-        """
-        is_ended = rollout.tokens[-1] == self.tokenizer.eos_token_id
-        return len(rollout.mask) > limit or (len(rollout.mask) == limit and not is_ended)
 
     def _output(self, rollout: _Rollout, episode: Episode, limit: int) -> AgentLoopOutput:
         response = len(rollout.tokens) - len(rollout.mask)

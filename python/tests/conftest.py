@@ -16,12 +16,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# Tests serve on these addresses, which a proxy of the environment cannot reach. gRPC reads
-# `no_proxy` and not `NO_PROXY`.
+# Tests serve on these addresses, which a proxy of the environment cannot reach.
 os.environ.setdefault("no_proxy", os.environ.get("NO_PROXY", "localhost,127.0.0.1"))
 
 from real_node import RealNode
 from real_run import train
+from sqlenv.channels import _OPTIONS
 from stub_node import StubNode
 
 REPOSITORY = Path(__file__).parents[2]
@@ -103,6 +103,5 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes channels reconnect to a replaced node every 100 ms, so that tests do not wait."""
     names = ("initial", "min", "max")
-    monkeypatch.setattr(
-        "sqlenv.channels._OPTIONS", [(f"grpc.{name}_reconnect_backoff_ms", 100) for name in names]
-    )
+    quick = {f"grpc.{name}_reconnect_backoff_ms": 100 for name in names}
+    monkeypatch.setattr("sqlenv.channels._OPTIONS", list({**dict(_OPTIONS), **quick}.items()))

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 from sqlenv import (
     EnvDiverged,
+    EnvError,
     EnvRefused,
     EnvUnreachable,
     EnvUnserved,
     Episode,
     GrpcEnv,
     RetryPolicy,
-    Security,
 )
-from sqlenv.channels import split_addresses
 from stub_node import QUESTIONS, Fault, StubNode
 
 Stub = Callable[..., StubNode]
@@ -60,6 +59,45 @@ def test_a_fork_goes_its_own_way(stub: Stub) -> None:
         assert (episode.done, episode.rewards.terminal) == (False, 0.0)
         episode.step("QUERY", "SELECT 1")
         assert list(episode.observation.action_history) == ["DESCRIBE cars", "QUERY SELECT 1"]
+
+
+def test_steps_at_once_are_applied_one_after_the_other(stub: Stub) -> None:
+    with GrpcEnv(stub().address) as env:
+        episode = env.reset(step_budget=9)
+        with ThreadPoolExecutor(8) as threads:
+            seen = list(threads.map(episode.step, ["QUERY"] * 8, map(str, range(8))))
+        assert sorted(observation.step_count for observation in seen) == list(range(1, 9))
+        assert episode.fork()._lock is not episode._lock
+
+
+def test_text_that_utf8_cannot_encode_is_replaced(stub: Stub) -> None:
+    with GrpcEnv(stub().address) as env:
+        episode = env.reset(episode_id="\udc00mine")
+        assert episode.episode_id == "\ufffdmine"
+        assert episode.step("QUERY", "\ud83d \ud83d\ude00 é").result == "1. \ufffd 😀 é"
+
+
+def test_an_argument_that_is_no_text_is_named(stub: Stub) -> None:
+    with GrpcEnv(stub().address) as env:
+        for action in [("ANSWER", 19), ("DESCRIBE", None)]:
+            with pytest.raises(TypeError, match=f"argument is {action[1]}, .*; give a str"):
+                env.reset().step(*action)
+        with pytest.raises(TypeError, match="question_id is 7, of type int"):
+            env.reset(question_id=7)
+
+
+def test_a_closed_client_says_so(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_arrived, is_closed = threading.Event(), threading.Event()
+    monkeypatch.setattr(StubNode, "_arrive", lambda *_: has_arrived.set() or is_closed.wait(60))
+    env = GrpcEnv(stub().address, retry=QUICK)
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(env.info)
+        assert has_arrived.wait(60)
+        env.close()
+        is_closed.set()
+        for failing in [call.result, env.reset]:
+            with pytest.raises(EnvError, match="the client was closed; create another"):
+                failing()
 
 
 def test_questions_are_listed_over_all_pages(stub: Stub) -> None:
@@ -118,7 +156,6 @@ def test_the_pause_that_a_node_asks_for_is_kept(
     stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("sqlenv.grpc_env.time.sleep", pauses.append)
     node = stub(
         faults=[
             Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, pause_seconds=0.25),
@@ -128,6 +165,7 @@ def test_the_pause_that_a_node_asks_for_is_kept(
     with GrpcEnv(
         node.address, retry=RetryPolicy(first_pause_seconds=0.001, longest_pause_seconds=0.001)
     ) as env:
+        monkeypatch.setattr(env._is_closed, "wait", pauses.append)
         env.info()
     assert len(pauses) == 2
     assert 0.25 <= pauses[0] <= 0.251
@@ -140,10 +178,10 @@ def test_other_nodes_are_tried_before_any_pause(
     def no_pause(seconds: float) -> None:
         assert seconds == 0.0
 
-    monkeypatch.setattr("sqlenv.grpc_env.time.sleep", no_pause)
     broken = [stub(faults=[Fault(grpc.StatusCode.UNAVAILABLE)] * 9) for _ in range(2)]
     whole = stub()
     with GrpcEnv([node.address for node in [*broken, whole]]) as env:
+        monkeypatch.setattr(env._is_closed, "wait", no_pause)
         episode = env.reset()
         episode.step("DESCRIBE", "cars")
         # The episode stays with the node that has replied.
@@ -157,6 +195,40 @@ def test_episodes_begin_on_the_nodes_in_turn(stub: Stub) -> None:
         for _ in range(10):
             env.reset()
     assert [len(node.calls) for node in nodes] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("UNAUTHENTICATED", "BEARER_TOKEN_REFUSED"),
+        ("UNAUTHENTICATED", ""),
+        ("PERMISSION_DENIED", ""),
+        ("FAILED_PRECONDITION", "FOREIGN_ENVIRONMENT"),
+    ],
+)
+def test_a_node_that_refuses_the_caller_is_left_for_another(
+    stub: Stub, code: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault = Fault(grpc.StatusCode[code], reason=reason)
+    refusing, other = stub(faults=[fault] * 9), stub()
+    with GrpcEnv([refusing.address, other.address], retry=QUICK) as env:
+        for _ in range(4):  # Every second call begins at the node that refuses.
+            env.reset()
+        assert [len(refusing.calls), len(other.calls)] == [2, 4]
+        assert caplog.text.count("calls go to the other nodes") == 1
+        # The other node is away for a moment.
+        other.faults = [Fault(grpc.StatusCode.UNAVAILABLE)] * 3
+        env.reset()
+        assert [len(refusing.calls), len(other.calls)] == [3, 8]
+        other.faults = [fault]
+        with pytest.raises(EnvRefused, match="refuses Reset: on demand") as refused:
+            env.reset()
+        assert (refused.value.code, refused.value.reason) == (fault.code, reason)
+        other.stop()
+        env.retry = RetryPolicy(total_seconds=0.0)
+        with pytest.raises(EnvUnreachable) as unreachable:
+            env.reset()
+        assert unreachable.value.code is grpc.StatusCode.UNAVAILABLE
 
 
 def test_an_episode_outlives_its_node(stub: Stub) -> None:
@@ -283,6 +355,16 @@ def test_an_episode_that_has_ended_is_replayed_once_with_its_actions(stub: Stub)
     assert node.calls == ["Step", "Reset", *["Step"] * len(ACTIONS), "Step"]
 
 
+def test_an_observation_that_the_user_has_changed_is_replayed(stub: Stub) -> None:
+    node = stub()
+    with GrpcEnv(node.address, retry=QUICK) as env:
+        episode = env.reset()
+        episode.observation.question = "another"
+        episode.step("QUERY", "SELECT 1").result = "another"
+        node.key = "another"
+        assert episode.step("ANSWER", "39").done
+
+
 def test_a_replay_with_other_observations_is_refused(stub: Stub) -> None:
     node = stub()
     with GrpcEnv(node.address, retry=QUICK) as env:
@@ -319,47 +401,3 @@ def test_a_token_that_no_replay_helps_is_refused_at_once(stub: Stub, reason: str
         with pytest.raises(EnvRefused, match="refuses Step"):
             episode.step("ANSWER", "39")
     assert node.calls == ["Reset", "Step"]
-
-
-def test_the_bearer_token_is_sent(stub: Stub, tmp_path: Path) -> None:
-    node, file = stub(), tmp_path / "token"
-    file.write_text("secret\n")
-    with GrpcEnv(node.address, security=Security(bearer_token_file=str(file))) as env:
-        env.info()
-    with GrpcEnv(node.address) as env:
-        env.info()
-    assert node.authorizations == ["Bearer secret", ""]
-
-
-def test_tls_with_client_certificates(stub: Stub, certificates: Path) -> None:
-    key, certificate = str(certificates / "key.pem"), str(certificates / "cert.pem")
-    pem = [(certificates / name).read_bytes() for name in ("key.pem", "cert.pem")]
-    node = stub(tls=[*pem, pem[1]])
-    with GrpcEnv(node.address, security=Security(certificate, certificate, key)) as env:
-        assert env.info().environment_version == "stub"
-    once = RetryPolicy(total_seconds=0.0)
-    with (
-        GrpcEnv(node.address, retry=once, security=Security(certificate)) as env,
-        pytest.raises(EnvUnreachable),
-    ):
-        env.info()
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ("a:1", ("http://a:1",)),
-        (" a:1, https://b:2/ ,", ("http://a:1", "https://b:2")),
-        (["http://a:1", "b:2"], ("http://a:1", "http://b:2")),
-    ],
-)
-def test_addresses(given: str | list[str], found: tuple[str, ...]) -> None:
-    assert split_addresses(given) == found
-
-
-@pytest.mark.parametrize(
-    ("given", "message"), [("", "no address"), ([], "no address"), ("ftp://a:1", "scheme 'ftp'")]
-)
-def test_bad_addresses_are_named(given: str | list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        split_addresses(given)

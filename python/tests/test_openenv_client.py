@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import subprocess
+import sys
 import textwrap
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
+import sqlenv
 from pydantic import ValidationError
 from real_node import RealNode
 from sqlenv import SQLAction, SQLEnv, SQLObservation, SQLState
@@ -30,6 +33,7 @@ def test_an_episode_in_sync_use(server: StubOpenEnv) -> None:
         assert (first.observation.question, first.observation.schema_info) == ("How many?", SCHEMA)
         assert (first.reward, first.done, first.observation.budget_remaining) == (None, False, 15)
         assert first.observation.metadata == ({"a": 1} if server.with_metadata else {})
+        assert getattr(first, "metadata", first.observation.metadata) == first.observation.metadata
         second = env.step(SQLAction(action_type="QUERY", argument="SELECT 1"))
         assert (second.observation.result, second.reward, second.observation.reward) == (
             "1. 39",
@@ -51,6 +55,12 @@ def test_an_episode_in_sync_use(server: StubOpenEnv) -> None:
         "argument": "SELECT 1",
         "metadata": {},
     }
+
+
+def test_only_its_names_need_openenv() -> None:
+    program = "import sys; sys.modules['openenv'] = None; from sqlenv import *; GrpcEnv"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert {"SQLEnv", "SQLAction", "GrpcEnv"} <= set(dir(sqlenv))
 
 
 def test_the_example_of_the_class_is_python() -> None:

@@ -115,6 +115,39 @@ def test_an_episode_that_a_node_cannot_serve_counts_as_incorrect(stub: Stub) -> 
         assert not evaluate(env, right, 5, seed=0, split="train").failures
 
 
+def test_an_interrupt_ends_an_evaluation_without_a_wait_for_other_episodes(stub: Stub) -> None:
+    has_begun, is_raised = threading.Event(), threading.Event()
+    waiting, waited = [], []
+
+    def interrupted(episode: Episode) -> tuple[str, str]:
+        if episode.question_id == drawn[1]:
+            waiting.append(threading.current_thread())
+            has_begun.set()
+            waited.append(is_raised.wait(60))
+            return "QUERY", "SELECT 1"
+        has_begun.wait(60)
+        raise KeyboardInterrupt
+
+    with GrpcEnv(stub().address) as env:
+        drawn = ids(evaluate(env, right, 5, seed=0, split="train"))
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(env, interrupted, 5, seed=0, split="train", workers=2)
+        assert (len(waiting), waited) == (1, [])
+        is_raised.set()
+        waiting[0].join(60)
+    # The other episode ends as well.
+    assert waited == [True]
+
+
+def test_one_worker_plays_where_python_raises_an_interrupt(stub: Stub) -> None:
+    def right_here(episode: Episode) -> tuple[str, str]:
+        assert threading.current_thread() is threading.main_thread()
+        return right(episode)
+
+    with GrpcEnv(stub().address) as env:
+        evaluate(env, right_here, 1, seed=0, split="train")
+
+
 def test_two_evaluations_at_once_share_no_episode(stub: Stub) -> None:
     with GrpcEnv(stub().address) as env:
         first, second = (evaluate(env, right, 5, seed=0, split="train") for _ in range(2))

@@ -184,7 +184,7 @@ def test_what_cannot_be_cured_stops_the_run_and_is_not_scored(stub: Stub, code: 
 def test_what_a_node_cannot_serve_ends_its_rollout_without_a_score(
     stub: Stub, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sqlenv.grpc_env.time.sleep", lambda _: None)
+    monkeypatch.setattr("sqlenv.retry.RetryPolicy.pause_seconds", lambda *_: 0.0)
     node = stub()
     env, other = (make(node, SQLEnvTRLScored, retry_seconds=20.0) for _ in range(2))
     for member in (env, other):

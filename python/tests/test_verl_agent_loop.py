@@ -50,6 +50,7 @@ class ActorsModel:
         # The tokens so far must begin the actor's, of which the next sampled ones follow.
         tokens, mask = self.segment["tokens"], self.segment["mask"]
         begin = len(prompt_ids)
+        assert begin < self.context
         assert prompt_ids == tokens[:begin]
         assert mask[begin] == 1
         end = mask.index(0, begin) if 0 in mask[begin:] else len(mask)
@@ -63,6 +64,7 @@ def play(server: Any, address: str, question: dict[str, Any], **given: Any) -> A
     rollout = {
         "prompt_length": 1_024,
         "response_length": given.pop("response_length", RESPONSE_TOKENS),
+        "max_model_len": given.pop("max_model_len", None),
         "multi_turn": {"format": "hermes"},
     }
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
@@ -147,12 +149,23 @@ def test_an_action_that_is_cut_off_is_not_taken(
     assert cut.response_ids == whole.response_ids[:limit]
     assert len(cut.response_mask) == len(cut.response_logprobs or []) == limit
     assert cut.extra_fields["reward_extra_info"] == {"acc": 0.0}
-    # The context of the second server is full.
-    prompt = len(whole.prompt_ids)
-    for server in [ActorsModel(episode), ActorsModel(episode, prompt + 3)]:
+    # The context of the second server is full, which the loop is not told.
+    context = len(whole.prompt_ids) + 3
+    for server, limit in [
+        (ActorsModel(episode), 3),
+        (ActorsModel(episode, context), 3),
+        (ActorsModel(episode, context), RESPONSE_TOKENS),
+    ]:
         actions.clear()
-        assert len(play(server, address, question, response_length=3).response_ids) == 3
+        assert len(play(server, address, question, response_length=limit).response_ids) == 3
         assert actions == []
+    # The result of the first action fills the context.
+    limit = whole.response_mask.index(0) + 1
+    context = len(whole.prompt_ids) + limit
+    model = ActorsModel(episode, context)
+    full = play(model, address, question, max_model_len=context)
+    assert full.response_ids == whole.response_ids[:limit]
+    assert len(actions) == 1
 
 
 def test_a_fault_of_the_environment_leaves_the_loop(
