@@ -144,7 +144,7 @@ impl Checkpoint {
 ///
 /// # Errors
 /// The disk is full or fails, or `check` fails; the checkpoints before it are then complete. What
-/// was written is removed, unless another learner has the run.
+/// was written is removed before it has its place, unless another learner has the run.
 pub fn save(
     folder: &Path,
     state: CheckpointState,

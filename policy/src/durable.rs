@@ -52,15 +52,22 @@ pub fn sync_parent(path: &Path) -> Result<()> {
 
 /// Renames the synced folder `new` to `path`, and removes what was there.
 ///
-/// Between the two renames there is no `path`: a crash there leaves its old content at `aside`.
+/// Between the two renames there is no `path`: a crash there leaves its old content at `aside`. If
+/// the second one fails, the old content is back at `path`.
 pub fn replace_folder(path: &Path, new: &Path, aside: &Path) -> Result<()> {
     // Without `path`, a crash between the renames of an earlier call left its content at `aside`:
     // it stays until the new folder is in place.
-    if path.exists() {
+    let is_there = path.exists();
+    if is_there {
         remove_folder(aside)?;
         fs::rename(path, aside)?;
     }
-    fs::rename(new, path)?;
+    if let Err(error) = fs::rename(new, path) {
+        if is_there {
+            let _ = fs::rename(aside, path);
+        }
+        return Err(error);
+    }
     sync_parent(path)?;
     remove_folder(aside)
 }

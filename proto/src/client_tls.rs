@@ -18,13 +18,13 @@ use crate::{
 };
 
 /// The files of credentials for TLS, with what they held when they were read.
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct ClientTls {
     authorities: Option<PemFile>,
     certificate_and_key: Option<(PemFile, PemFile)>,
 }
 
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 struct PemFile {
     setting: &'static str,
     path: PathBuf,

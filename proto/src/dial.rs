@@ -80,7 +80,7 @@ impl Credentials {
 }
 
 /// What the files of credentials held when they were read.
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct CredentialFiles {
     /// The value of the authorization header.
     pub(crate) bearer: Option<HeaderValue>,

@@ -218,10 +218,10 @@ enum Fault {
     Late,
 }
 
-/// Returns whether another server may serve a call that this one did not. One that is full has
-/// nothing wrong with it.
-pub(crate) fn is_fault_of_server(outcome: &Result<http::Response<Body>, BoxError>) -> bool {
-    !matches!(fault(outcome), None | Some(Fault::Full))
+/// Returns whether a server cannot serve a call or refuses the caller. One that is full or slow
+/// may have nothing wrong with it, and a new connection would be more work for it.
+pub(crate) fn is_broken(outcome: &Result<http::Response<Body>, BoxError>) -> bool {
+    matches!(fault(outcome), Some(Fault::Away | Fault::Refusal(_)))
 }
 
 /// Returns what is wrong with the server, if it failed rather than the call.

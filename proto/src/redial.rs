@@ -7,6 +7,7 @@
 //! Invariant: a call ends on the connection on which it began.
 
 use std::{
+    error::Error,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -27,7 +28,7 @@ use tower::ServiceExt as _;
 
 use crate::{
     dial::{self, CredentialFiles, Credentials, TransportError},
-    failover::is_fault_of_server,
+    failover::is_broken,
     log_pacing::RareWarning,
     transport::BoxError,
 };
@@ -82,25 +83,35 @@ impl RedialedChannel {
 }
 
 impl Shared {
-    /// Lets later calls use a new channel, after one over `used` failed.
+    /// Lets later calls use a new channel, after one over `used` failed. If that call was not
+    /// answered, tonic connects again by itself where the connection was lost. More channels would
+    /// only make more connections to a server that is away, so then a new one is for other files
+    /// only.
     fn redial(&self, used: &Arc<Dialed>, is_answered: bool) {
         if !self.is_due(used) {
             return;
         }
-        let dialed = self.dial_again(used, is_answered);
-        let mut state = self.state.lock();
-        match dialed {
-            Ok(Some(dialed)) => state.dialed = Arc::new(dialed),
-            Ok(None) => {}
-            Err(error) => {
-                if state.warning.note().is_some() {
-                    tracing::warn!(
-                        %error,
-                        "the credentials for {} cannot be read again; keeping those read before",
-                        self.address
-                    );
-                }
-            }
+        let files = self.credentials.read(&self.address);
+        let files = files.unwrap_or_else(|error| {
+            self.warn(&error);
+            used.files.clone()
+        });
+        if !is_answered && files == used.files {
+            return;
+        }
+        match Dialed::open(&self.address, files) {
+            Ok(dialed) => self.state.lock().dialed = Arc::new(dialed),
+            Err(error) => self.warn(&error),
+        }
+    }
+
+    fn warn(&self, error: &(dyn Error + 'static)) {
+        if self.state.lock().warning.note().is_some() {
+            tracing::warn!(
+                error,
+                "the credentials for {} cannot be used again; keeping those read before",
+                self.address
+            );
         }
     }
 
@@ -114,21 +125,6 @@ impl Shared {
         }
         state.read_again = Some(Instant::now());
         true
-    }
-
-    /// Reads the files again and dials. If the failed call was not answered, tonic connects again
-    /// by itself where the connection was lost. More channels would only make more connections to
-    /// a server that is away, so the new one is for other files only.
-    fn dial_again(
-        &self,
-        used: &Dialed,
-        is_answered: bool,
-    ) -> Result<Option<Dialed>, TransportError> {
-        let files = self.credentials.read(&self.address)?;
-        if !is_answered && files == used.files {
-            return Ok(None);
-        }
-        Dialed::open(&self.address, files).map(Some)
     }
 }
 
@@ -151,7 +147,7 @@ impl Service<http::Request<Body>> for RedialedChannel {
             }
             let outcome = used.channel.clone().oneshot(request).await;
             let outcome = outcome.map_err(BoxError::from);
-            if is_fault_of_server(&outcome) {
+            if is_broken(&outcome) {
                 shared.redial(&used, outcome.is_ok());
             }
             outcome

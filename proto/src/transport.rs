@@ -54,8 +54,9 @@ impl Transport {
     /// for services whose calls are unary and may be repeated, such as `Env`. A deadline that
     /// passes is DEADLINE_EXCEEDED.
     ///
-    /// If a server fails or refuses a call, its name is resolved again for the calls that follow,
-    /// and the files of `credentials` are read again; at most every five seconds.
+    /// If a server answers that it cannot serve a call or refuses the caller, its name is resolved
+    /// again for the calls that follow. Then, and if a connection fails, the files of `credentials`
+    /// are read again. Both happen at most every five seconds.
     ///
     /// # Errors
     /// An address is not an HTTP URL with a host, or it has a password; or a file of `credentials`

@@ -20,16 +20,20 @@ use proto::{
         env_server::EnvServer,
     },
 };
-use servers::{Echo, foreign, serve_counted, unauthenticated};
+use servers::{Echo, foreign, unauthenticated};
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_stream::StreamExt as _;
-use tonic::{Code, Request, Status, client::Grpc, codegen::http::uri::PathAndQuery};
+use tonic::{Request, Status, client::Grpc, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
 
-/// Serves on a free port. The first connection leads to a server that refuses all calls after its
-/// first one, and each other connection to a good one. Returns the address and the number of
-/// connections.
-async fn serve_balanced(refusal: Status) -> (String, Arc<AtomicUsize>) {
+/// The token that each server requires.
+const TOKEN: &str = "a secret of some length";
+
+/// Serves on a free port. The first `broken` connections lead to servers that refuse all calls
+/// after their first one, and each other connection to a good one. Returns the address and the
+/// number of connections.
+async fn serve_balanced(broken: usize, refusal: Status) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let connections = Arc::new(AtomicUsize::new(0));
@@ -37,9 +41,11 @@ async fn serve_balanced(refusal: Status) -> (String, Arc<AtomicUsize>) {
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let is_broken = counted.fetch_add(1, Ordering::Relaxed) == 0;
+            let is_broken = counted.fetch_add(1, Ordering::Relaxed) < broken;
             let (refusal, calls) = (refusal.clone(), Arc::new(AtomicUsize::new(0)));
             let intercept = move |request: Request<()>| -> Result<Request<()>, Status> {
+                let bearer = request.metadata().get("authorization");
+                assert_eq!(bearer.unwrap(), format!("Bearer {TOKEN}").as_str());
                 let is_later = calls.fetch_add(1, Ordering::Relaxed) > 0;
                 match is_broken && is_later {
                     true => Err(refusal.clone()),
@@ -57,6 +63,19 @@ async fn serve_balanced(refusal: Status) -> (String, Arc<AtomicUsize>) {
     (address, connections)
 }
 
+/// Dials with the token. The folder has its file.
+fn dial(address: &str) -> (TempDir, Transport) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    fs::write(&path, TOKEN).unwrap();
+    let credentials = Credentials {
+        bearer_token_file: Some(path),
+        ..Credentials::default()
+    };
+    let transport = Transport::dial_with(address, &credentials).unwrap();
+    (folder, transport)
+}
+
 #[tokio::test]
 async fn a_server_that_cannot_serve_is_left_though_others_have_the_same_address() {
     for refusal in [
@@ -66,8 +85,8 @@ async fn a_server_that_cannot_serve_is_left_though_others_have_the_same_address(
         Status::unauthenticated("log in"),
     ] {
         let code = refusal.code();
-        let (address, connections) = serve_balanced(refusal).await;
-        let mut client = EnvClient::new(Transport::dial(&address).unwrap());
+        let (address, connections) = serve_balanced(1, refusal).await;
+        let mut client = EnvClient::new(dial(&address).1);
         client.reset(ResetRequest::default()).await.unwrap();
         let status = client.reset(ResetRequest::default()).await.unwrap_err();
         assert_eq!(status.code(), code, "{status}");
@@ -85,8 +104,8 @@ async fn a_server_that_is_full_or_refuses_a_call_is_not_left() {
         unauthenticated("TOKEN_FORGED"),
     ] {
         let code = refusal.code();
-        let (address, connections) = serve_balanced(refusal).await;
-        let mut client = EnvClient::new(Transport::dial(&address).unwrap());
+        let (address, connections) = serve_balanced(1, refusal).await;
+        let mut client = EnvClient::new(dial(&address).1);
         client.reset(ResetRequest::default()).await.unwrap();
         for _ in 0..2 {
             let status = client.step(StepRequest::default()).await.unwrap_err();
@@ -101,8 +120,8 @@ async fn a_server_that_is_full_or_refuses_a_call_is_not_left() {
 async fn a_response_that_is_read_when_its_server_is_left_is_read_to_its_end() {
     // More than a server may send before it is read.
     const BYTES: usize = 32 << 20;
-    let (address, connections) = serve_balanced(Status::internal("no database")).await;
-    let transport = Transport::dial(&address).unwrap();
+    let (address, connections) = serve_balanced(1, Status::internal("no database")).await;
+    let (_files, transport) = dial(&address);
     let mut grpc = Grpc::new(transport.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
     grpc.ready().await.unwrap();
     let request = Request::new(ListQuestionsRequest {
@@ -122,20 +141,24 @@ async fn a_response_that_is_read_when_its_server_is_left_is_read_to_its_end() {
 }
 
 #[tokio::test]
-async fn credentials_that_cannot_be_read_again_are_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("token");
-    fs::write(&path, "a secret of some length").unwrap();
-    let (address, calls) = serve_counted(Some(Status::internal("no database"))).await;
-    let credentials = Credentials {
-        bearer_token_file: Some(path.clone()),
-        ..Credentials::default()
-    };
-    let mut client = EnvClient::new(Transport::dial_with(&address, &credentials).unwrap());
-    fs::remove_file(&path).unwrap();
-    for _ in 0..2 {
-        let status = client.reset(ResetRequest::default()).await.unwrap_err();
-        assert_eq!(status.code(), Code::Internal, "{status}");
+async fn a_server_is_left_with_the_credentials_that_cannot_be_read_again() {
+    let (address, connections) = serve_balanced(1, Status::internal("no database")).await;
+    let (files, transport) = dial(&address);
+    drop(files);
+    let mut client = EnvClient::new(transport);
+    client.reset(ResetRequest::default()).await.unwrap();
+    client.reset(ResetRequest::default()).await.unwrap_err();
+    client.reset(ResetRequest::default()).await.unwrap();
+    assert_eq!(connections.load(Ordering::Relaxed), 2);
+}
+
+/// Clients of a service that is broken must not add connections to its troubles.
+#[tokio::test]
+async fn broken_servers_get_few_connections() {
+    let (address, connections) = serve_balanced(usize::MAX, Status::internal("no database")).await;
+    let mut client = EnvClient::new(dial(&address).1);
+    for _ in 0..10 {
+        let _ = client.reset(ResetRequest::default()).await;
     }
-    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    assert_eq!(connections.load(Ordering::Relaxed), 2);
 }

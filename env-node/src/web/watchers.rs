@@ -25,6 +25,8 @@ use crate::{
 const SEND_DEADLINE: Duration = Duration::from_secs(10);
 /// What watchers send is read and dropped.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
+/// Proxies often cut a socket that is silent for a minute. A watcher is pinged after half of this.
+const MOST_PING_SECONDS: f64 = 40.0;
 
 /// Opens a watcher's socket if a permit is free.
 pub(super) async fn watch(
@@ -45,6 +47,7 @@ pub(super) async fn watch(
         .max_frame_size(MAX_MESSAGE_BYTES)
         .on_upgrade(async move |socket| {
             let ping_seconds = environment.node.settings().openenv.ping_seconds;
+            let ping_seconds = ping_seconds.min(MOST_PING_SECONDS);
             let limits = &environment.limits;
             let mut socket = MonitoredSocket::new(socket, received, limits, ping_seconds);
             let end = send_updates(&mut socket, &environment).await;

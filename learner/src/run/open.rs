@@ -136,9 +136,12 @@ fn begin_term(
         objects.begin(run_dir)?;
     }
     let term = NewTerm::begin(run_dir)?;
-    // From here on no other learner writes a checkpoint. A killed one may have filled the disk with
-    // part of one, and the journal of this term needs room.
-    checkpoint::remove_partial(&checkpoints)?;
+    // A killed learner may have filled the disk with part of a checkpoint, and the journal of this
+    // term needs room. One that still writes may be in the way. The next checkpoint is written only
+    // when the part is gone.
+    if let Err(fault) = checkpoint::remove_partial(&checkpoints) {
+        tracing::warn!(%fault, "the unfinished checkpoint of an earlier learner stays for now");
+    }
     if let Some(state) = restore(&checkpoints, fingerprint, trainer)? {
         return Ok((term, state));
     }

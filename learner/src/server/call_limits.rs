@@ -193,6 +193,14 @@ impl CallLimits {
     /// many are waited for as streams may be open.
     pub(crate) fn ended_weights_stream(&self) -> Option<OwnedSemaphorePermit> {
         let permit = Arc::clone(&self.ended_weights_streams).try_acquire_owned();
+        if permit.is_err()
+            && let Some(streams) = self.warning.lock().note()
+        {
+            tracing::warn!(
+                streams,
+                "too many actors are gone at once; their leases end by their own deadlines"
+            );
+        }
         permit.ok()
     }
 

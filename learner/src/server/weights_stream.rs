@@ -66,8 +66,7 @@ pub(crate) fn open(
 /// Ends the leases of an actor whose stream has just ended, unless it comes back. Does nothing if
 /// too many such actors are waited for.
 async fn end_leases_of_gone(run: &Weak<RunContext>, actor_id: &str) {
-    // A peer may open and end streams in a loop, and each would make a waiting task. Beyond the
-    // limit, leases end by their own deadlines.
+    // A peer may open and end streams in a loop, and each would make a waiting task.
     let waiting = run.upgrade().and_then(|context| {
         let permit = context.call_limits.ended_weights_stream()?;
         Some((permit, context.now()))

@@ -27,7 +27,7 @@ pub(super) fn table(comparison: &PolicyComparison) -> String {
         let _ = writeln!(text, "{} ({} questions)", safe_line(split), questions.len());
         let _ = writeln!(
             text,
-            "  {:<width$}  shots  % right      95 %         against the first         difference           pass@k",
+            "  {:<width$}  shots  % right      95 %         against the first         difference                  pass@k",
             "policy"
         );
         for row in &rows {
@@ -62,7 +62,7 @@ fn line(row: &ComparisonRow, width: usize) -> String {
         number::percent(success.wilson_high)
     );
     let mut line = format!(
-        "{:<width$}  {:>5}  {:>7}  {interval:>11}  {:<24}  {:<19}  {}",
+        "{:<width$}  {:>5}  {:>7}  {interval:>11}  {:<24}  {:<26}  {}",
         safe_line(&row.policy),
         row.shots,
         number::percent(success.success_rate),
