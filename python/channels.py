@@ -146,9 +146,10 @@ def _checked(address: str) -> str:
         raise ValueError(f"address {address!r} has scheme {parts.scheme!r}; give http or https")
     if port is None:
         port = _PORTS[parts.scheme]
-    if not (parts.hostname and port) or parts.path.strip("/") or parts.query or parts.fragment:
+    host = parts.hostname or ""
+    is_host = host.isprintable() and not set(host) & set(" \\")
+    if not (host and is_host and port) or parts.path.strip("/") or parts.query or parts.fragment:
         raise ValueError(
             f"address {address!r} cannot be used; give only http:// or https://, a host and a port"
         )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}:{port}"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"

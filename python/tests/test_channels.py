@@ -91,6 +91,7 @@ def test_addresses(given: str | list[str], found: tuple[str, ...]) -> None:
         ("a:b", "address 'a:b' cannot be used"),
         ("http://:1", "a host and a port"),
         ("http://a:1/x", "only http:// or https://, a host and a port"),
+        ("http://a b:1", "only http:// or https://, a host and a port"),
         ("http://a:1?x", "only http:// or https://, a host and a port"),
         ("http://b:2,http://me:pass,word@a:1", "^address 'a:1' has a user name or a password"),
     ],
