@@ -327,7 +327,7 @@ impl Actor {
                 match outcome.error {
                     // Without its engine an actor cannot sample at all.
                     Some(gone @ ActorError::Engine(_)) => return Err(gone),
-                    // Somebody must change its token or its env-nodes, and should hear of it.
+                    // An operator has to change its token or its env-nodes, and learns of it so.
                     Some(refused) if refused.is_refused_caller() => return Err(refused),
                     Some(error) if error.is_call_failure() => {
                         self.warnings.broken(&error, &spec.question_id);
