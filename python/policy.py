@@ -11,7 +11,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -118,7 +118,11 @@ def evaluate(
         return EvaluationResult(list(map(play, drawn)), failures)
     threads = ThreadPoolExecutor(workers)
     try:
-        return EvaluationResult(list(threads.map(play, drawn)), failures)
+        episodes = [threads.submit(play, question_id) for question_id in drawn]
+        # The first error ends the evaluation, whichever episode has it.
+        for ended in wait(episodes, return_when=FIRST_EXCEPTION).done:
+            ended.result()
+        return EvaluationResult([episode.result() for episode in episodes], failures)
     finally:
         # After an error or Ctrl-C, episodes that wait for a node must not delay the caller.
         is_stopped.set()

@@ -155,8 +155,7 @@ class SQLEnvAgentLoop(AgentLoopBase):
             assistant_logprobs=output.log_probs or None,
         )
         rollout.tokens = merged.token_ids
-        last = output.token_ids[-1]
-        is_ended = last in stop or self.tokenizer.decode([last]).endswith(self._ends)
+        is_ended = self._is_ended(output.token_ids, sampling_params)
         # A server whose context is full gives fewer tokens than it is asked for.
         is_short = len(output.token_ids) < sampling_params["max_tokens"]
         room = limit - len(rollout.mask)
@@ -166,6 +165,16 @@ class SQLEnvAgentLoop(AgentLoopBase):
         rollout.messages.append(_message(content, calls[:1]))
         text = self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
         return action_of(calls, text.rstrip())
+
+    def _is_ended(self, turn: list[int], sampling_params: Mapping[str, Any]) -> bool:
+        """Returns whether a turn ends at an end token or at a text where the server stops."""
+        stop_texts = sampling_params.get("stop") or []
+        if isinstance(stop_texts, str):
+            stop_texts = [stop_texts]
+        if stop_texts and any(text in self.tokenizer.decode(turn) for text in stop_texts):
+            return True
+        stop_tokens = sampling_params.get("stop_token_ids") or []
+        return turn[-1] in stop_tokens or self.tokenizer.decode(turn[-1:]).endswith(self._ends)
 
     async def _show(self, rollout: _Rollout, result: str) -> None:
         """Appends the result of an action."""

@@ -95,6 +95,23 @@ def test_faults_of_the_policy_and_of_the_environment_are_raised(stub: Stub) -> N
             evaluate(env, refused, 1, seed=0, split="train")
 
 
+def test_an_error_is_raised_without_a_wait_for_earlier_episodes(stub: Stub) -> None:
+    is_raised = threading.Event()
+
+    def broken(episode: Episode) -> tuple[str, str]:
+        if episode.question_id == drawn[1]:
+            raise RuntimeError("the policy is broken")
+        # Only the error that the caller sees ends this episode.
+        assert is_raised.wait(60)
+        return right(episode)
+
+    with GrpcEnv(stub().address) as env:
+        drawn = ids(evaluate(env, right, 5, seed=0, split="train"))
+        with pytest.raises(RuntimeError, match="the policy is broken"):
+            evaluate(env, broken, 5, seed=0, split="train", workers=2)
+        is_raised.set()
+
+
 def test_an_episode_that_a_node_cannot_serve_counts_as_incorrect(stub: Stub) -> None:
     def meets_slow_gold_sql(episode: Episode) -> tuple[str, str]:
         action = right(episode)

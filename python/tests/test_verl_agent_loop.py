@@ -59,8 +59,20 @@ class ActorsModel:
         return TokenOutput(token_ids=tokens[begin:end], log_probs=logprobs)
 
 
+class StopsAtText(ActorsModel):
+    """Says one turn without its last token, at whose text the server stops, and then nothing."""
+
+    turns = 0
+
+    async def generate(self, *arguments: Any, **given: Any) -> TokenOutput:
+        whole = await super().generate(*arguments, **given) if self.turns == 0 else None
+        self.turns += 1
+        return TokenOutput(token_ids=whole.token_ids[:-1] if whole else [])
+
+
 def play(server: Any, address: str, question: dict[str, Any], **given: Any) -> AgentLoopOutput:
     """Plays an episode as verl does, by an entry of a file of agent loops."""
+    sampling = given.pop("sampling", {})
     rollout = {
         "prompt_length": 1_024,
         "response_length": given.pop("response_length", RESPONSE_TOKENS),
@@ -90,7 +102,7 @@ def play(server: Any, address: str, question: dict[str, Any], **given: Any) -> A
             tools=None,
         )
         row = {"raw_prompt": [], "extra_info": question, "index": 0, "priority": 3}
-        return await loop.run({"temperature": 1.0}, **row)
+        return await loop.run({"temperature": 1.0, **sampling}, **row)
 
     return asyncio.run(run())
 
@@ -166,6 +178,26 @@ def test_an_action_that_is_cut_off_is_not_taken(
     full = play(model, address, question, max_model_len=context)
     assert full.response_ids == whole.response_ids[:limit]
     assert len(actions) == 1
+
+
+@pytest.mark.parametrize("as_stop", [str, lambda text: ["\n\n", text]])
+def test_a_turn_may_end_at_a_text(
+    episodes: list[dict[str, Any]],
+    real_node: Callable[[], RealNode],
+    monkeypatch: pytest.MonkeyPatch,
+    as_stop: Callable[[str], Any],
+) -> None:
+    actions: list[tuple[str, str]] = []
+    monkeypatch.setattr(Episode, "step", lambda _, *action: actions.append(action))
+    episode = episodes[0]
+    question = {"question_id": episode["question_id"]}
+    address = real_node().address
+    cut = play(StopsAtText(episode), address, question)
+    assert actions == []
+    text = AutoTokenizer.from_pretrained(EMBEDDED).decode(cut.response_ids)
+    for stop, taken in [("a text that does not occur", []), (text[-4:], [("QUERY", text)])]:
+        play(StopsAtText(episode), address, question, sampling={"stop": as_stop(stop)})
+        assert actions == taken
 
 
 def test_a_fault_of_the_environment_leaves_the_loop(
