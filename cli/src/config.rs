@@ -158,8 +158,11 @@ pub(crate) struct WrongSettings(pub(crate) anyhow::Error);
 /// [`WrongSettings`].
 pub(crate) fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
     let resolved = || {
-        layers::check_read(args, &layers::to_table(&T::default())?)?;
-        checked(layers::merged(args)?).map_err(|error| layers::with_file::<T>(args, error))
+        let read = layers::to_table(&T::default())?;
+        layers::check_read(args, &read)?;
+        let table = layers::merged(args)?;
+        layers::check_model_of_preset(args, &read, &table)?;
+        checked(table).map_err(|error| layers::with_file::<T>(args, error))
     };
     Ok(resolved().map_err(WrongSettings)?)
 }

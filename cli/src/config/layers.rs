@@ -187,6 +187,18 @@ pub(super) fn to_table(settings: &impl Serialize) -> Result<Table> {
     Table::try_from(settings).context("the settings do not fit into TOML")
 }
 
+/// Checks that settings for one model are not used with another that nobody named. `read` has the
+/// sections that the command reads.
+pub(super) fn check_model_of_preset(args: &ConfigArgs, read: &Table, table: &Table) -> Result<()> {
+    let is_for_one = args.preset == Some(Preset::SpiderSmollm2) && read.contains_key("model");
+    ensure!(
+        !is_for_one || reference::lookup(table, "model.dir").is_some(),
+        "--preset spider-smollm2 has the settings of SmolLM2-135M, and no model is given; give its \
+         folder by --model, as docs/smollm2.md does, or take another preset"
+    );
+    Ok(())
+}
+
 /// Checks that settings named `...dir` or `..._file` name what exists. `section` is the name of the
 /// table with a dot, or empty.
 pub(super) fn check_paths(table: &Table, section: &str) -> Result<()> {

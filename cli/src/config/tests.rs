@@ -179,10 +179,27 @@ fn presets_resolve() {
     for &preset in Preset::value_variants() {
         super::resolve::<RunConfig>(&ConfigArgs {
             preset: Some(preset),
-            ..ConfigArgs::default()
+            ..set(&["model.dir=\"somewhere\""])
         })
         .unwrap();
     }
+}
+
+#[test]
+fn the_preset_of_smollm2_needs_a_model() {
+    let alone = ConfigArgs {
+        preset: Some(Preset::SpiderSmollm2),
+        ..ConfigArgs::default()
+    };
+    for fault in [
+        super::resolve::<RunConfig>(&alone).unwrap_err(),
+        super::resolve::<LearnerRole>(&alone).unwrap_err(),
+    ] {
+        let fault = format!("{fault:#}");
+        assert!(fault.contains("give its folder by --model"), "{fault}");
+    }
+    // The learner gives actors their model.
+    super::resolve::<ActorRole>(&alone).unwrap();
 }
 
 /// Accuracy rises in the first steps of these runs.
@@ -298,7 +315,11 @@ fn the_preset_of_smollm2_has_the_settings_of_the_recorded_run() {
         .unwrap();
     let preset: RunConfig = super::resolve(&ConfigArgs {
         preset: Some(Preset::SpiderSmollm2),
-        ..set(&["warm_start.enabled=false", "learner.steps=60"])
+        ..set(&[
+            "model.dir=\"somewhere\"",
+            "warm_start.enabled=false",
+            "learner.steps=60",
+        ])
     })
     .unwrap();
     let preset = layers::to_table(&preset).unwrap();
