@@ -33,6 +33,15 @@ const SCRIPT: &str = concat!(include_str!("../web/dom.js"), include_str!("docs.j
 /// Paths that production mode does not have.
 const SIMULATION_PATHS: [&str; 3] = ["/reset", "/step", "/state"];
 
+/// The one request that is neither authenticated nor limited.
+const HEALTH: &str = "/health";
+/// What the layers in front of every other request answer, and when.
+const LAYERS: [(&str, &str); 3] = [
+    ("401", "The bearer token is missing or wrong"),
+    ("408", "The request took too long; it can be sent again"),
+    ("503", "The node is overloaded; retry after a pause"),
+];
+
 /// Serves the documents.
 pub(super) fn routes(mode: Mode, web: &WebConfig) -> Router<Arc<OpenEnvService>> {
     let openapi = openapi(mode, web.enabled);
@@ -83,7 +92,22 @@ fn openapi(mode: Mode, has_page: bool) -> Value {
         };
         paths.retain(|path, _| is_served(path));
     }
+    declare_layers(&mut openapi);
     openapi
+}
+
+/// Adds the responses of the layers in front to every operation.
+fn declare_layers(openapi: &mut Value) {
+    let content = openapi["components"]["responses"]["Rejected"]["content"].clone();
+    let paths = openapi["paths"].as_object_mut().into_iter().flatten();
+    let limited = paths.filter(|(path, _)| *path != HEALTH);
+    let operations = limited.filter_map(|(_, operations)| operations.as_object_mut());
+    for operation in operations.flat_map(|operations| operations.values_mut()) {
+        for (status, description) in LAYERS {
+            operation["responses"][status] =
+                json!({ "description": description, "content": content });
+        }
+    }
 }
 
 /// Returns the schemas of action, observation and state from the OpenAPI document.
@@ -144,6 +168,19 @@ mod tests {
         check(&openapi, &openapi);
         let schemas = schemas(&openapi);
         assert!(schemas.as_object().unwrap().values().all(Value::is_object));
+    }
+
+    #[test]
+    fn every_operation_but_health_has_the_responses_of_the_layers() {
+        let openapi = openapi(Mode::Simulation, true);
+        for (path, operations) in openapi["paths"].as_object().unwrap() {
+            for operation in operations.as_object().unwrap().values() {
+                let responses = operation["responses"].as_object().unwrap();
+                for (status, _) in LAYERS {
+                    assert_eq!(responses.contains_key(status), path != HEALTH, "{path}");
+                }
+            }
+        }
     }
 
     #[test]
