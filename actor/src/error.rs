@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use proto::{SnapshotError, may_pass, refuses_caller, status_text};
+use proto::{SnapshotError, has_reason, may_pass, refuses_caller, status_text, v1::ErrorReason};
 
 /// Why an actor, an evaluation or an engine failed.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +71,12 @@ impl ActorError {
     pub(crate) fn is_answered_unavailable(&self) -> bool {
         matches!(self, Self::Call { status, .. }
             if status.code() == tonic::Code::Unavailable && status.source().is_none())
+    }
+
+    /// Returns whether a statement ran into the wall clock of env-node. If an agent's query does so
+    /// again, the agent gets an observation. After many tries it is therefore the gold SQL.
+    pub(crate) fn is_wall_clock(&self) -> bool {
+        matches!(self, Self::Call { status, .. } if has_reason(status, ErrorReason::WallClock))
     }
 
     /// Returns whether env-node rejected an episode token, because it was sealed under another key,

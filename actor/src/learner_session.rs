@@ -149,6 +149,7 @@ fn fail(trajectories: &mut [Trajectory], reason: &str) {
         let question_id = std::mem::take(&mut trajectory.question_id);
         *trajectory = Trajectory {
             question_id,
+            failure_is_final: true,
             ..failed_trajectory(trajectory.member, reason.to_owned())
         };
     }
@@ -277,6 +278,7 @@ mod tests {
             assert_eq!(trajectory.member as usize, member);
             assert_eq!(trajectory.question_id, "q");
             assert!(!trajectory.scored && trajectory.segments.is_empty());
+            assert!(trajectory.failure_is_final);
             let failure = &trajectory.failure;
             assert!(
                 failure.starts_with("group 3 has") && failure.contains("learner.group_size"),

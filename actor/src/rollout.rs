@@ -173,6 +173,7 @@ impl Rollout {
             self.context.tokens().len(),
             self.limits.max_context_tokens
         );
+        self.trajectory.failure_is_final = true;
         RolloutRequest::Done(std::mem::take(&mut self.trajectory))
     }
 

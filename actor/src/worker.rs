@@ -345,6 +345,12 @@ impl Actor {
                 Some(error) => failures.are_final(error, env, &pending).await,
             };
             if is_final {
+                // Other reasons, such as a disk that fails, may be repaired.
+                for ((place, _), error) in pending.iter().zip(&errors) {
+                    if let Some(failed) = played.get_mut(place) {
+                        failed.failure_is_final = error.is_wall_clock();
+                    }
+                }
                 let unscored = played.values().filter(|trajectory| !trajectory.scored);
                 unscored.for_each(metrics::count_episode);
                 return Ok(Some(played.into_values().collect()));

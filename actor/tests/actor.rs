@@ -100,7 +100,7 @@ async fn trajectories_do_not_depend_on_the_actor() {
 }
 
 /// Here the service answers, and every episode on it fails. An actor that waited for it would stop
-/// the run.
+/// the run. Only gold SQL that is too slow fails for good.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_env_node_that_answers_and_serves_no_episode_does_not_stop_the_run() {
     let (base, later) = (model(1), model(2));
@@ -112,18 +112,27 @@ async fn an_env_node_that_answers_and_serves_no_episode_does_not_stop_the_run() 
         first_pause: Duration::from_millis(1),
         ..config(4, 2)
     };
-    let run = run_actors(&base, &later.weights, vec![config], FakeEnv::failing(1));
-    let groups = tokio::time::timeout(Duration::from_secs(60), run)
-        .await
-        .unwrap();
-    assert_eq!(groups.len() as u64, GROUPS);
-    for trajectory in groups.values().flatten() {
-        assert!(!trajectory.scored);
-        assert!(
-            trajectory.failure.contains("the node restarts"),
-            "{}",
-            trajectory.failure
-        );
+    let details = ErrorDetails::with_error_info("WALL_CLOCK", "sqlenv", []);
+    let slow = Status::with_error_details(Code::Unavailable, "the gold SQL is slow", details);
+    let slow = FakeEnv::refusing_after(0, slow);
+    for (env, reason, is_final) in [
+        (FakeEnv::failing(1), "the node restarts", false),
+        (slow, "the gold SQL is slow", true),
+    ] {
+        let run = run_actors(&base, &later.weights, vec![config.clone()], env);
+        let groups = tokio::time::timeout(Duration::from_secs(60), run)
+            .await
+            .unwrap();
+        assert_eq!(groups.len() as u64, GROUPS);
+        for trajectory in groups.values().flatten() {
+            assert!(!trajectory.scored);
+            assert!(
+                trajectory.failure.contains(reason),
+                "{}",
+                trajectory.failure
+            );
+            assert_eq!(trajectory.failure_is_final, is_final, "{reason}");
+        }
     }
 }
 

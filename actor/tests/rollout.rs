@@ -220,6 +220,7 @@ fn an_episode_whose_prompt_leaves_no_room_for_turns_ends_before_the_first() {
     assert!(!failed.scored && failed.turns.is_empty() && failed.segments.is_empty());
     let named = format!("learner.rollout.max_context_tokens is {limit}, which leaves no room");
     assert!(failed.failure.contains(&named), "{}", failed.failure);
+    assert!(failed.failure_is_final);
     completion_request(reset(&chat, 96, limit + 1, &several).1);
     let only = Observation {
         budget_remaining: 1,

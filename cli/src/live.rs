@@ -101,6 +101,7 @@ impl LiveRun {
                 group_size: Some(config.group_size as u64),
                 max_staleness: Some(config.max_staleness),
                 lease_seconds: Some(config.lease_seconds.into()),
+                demonstrates: Some(config.demonstration_weight > 0.0),
             },
             chat,
             questions: questions.collect(),

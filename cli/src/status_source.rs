@@ -190,11 +190,19 @@ fn settings(config: &str) -> RunSettings {
         let value = config.get("learner")?.get(name)?.as_integer()?;
         u64::try_from(value).ok()
     };
+    let demonstration_weight = || {
+        let value = config.get("learner")?.get("demonstration_weight")?;
+        // People may write it without a point.
+        value
+            .as_float()
+            .or_else(|| value.as_integer().map(|it| it as f64))
+    };
     RunSettings {
         steps: setting("steps"),
         group_size: setting("group_size"),
         max_staleness: setting("max_staleness"),
         lease_seconds: setting("lease_seconds"),
+        demonstrates: demonstration_weight().map(|weight| weight > 0.0),
     }
 }
 
@@ -294,5 +302,9 @@ mod tests {
         };
         assert_eq!(settings(config), expected);
         assert_eq!(settings("not toml ["), RunSettings::default());
+        for (weight, demonstrates) in [("0.0", false), ("0.5", true), ("3", true)] {
+            let config = format!("[learner]\ndemonstration_weight = {weight}\n");
+            assert_eq!(settings(&config).demonstrates, Some(demonstrates));
+        }
     }
 }

@@ -78,6 +78,8 @@ pub struct StepGroups {
     pub left_out: Vec<Arc<Group>>,
     /// Demonstrations that are trained on beside the groups, if the settings want any.
     pub demonstrations: Vec<Segment>,
+    /// The ids of their questions, in the same order; empty in ranks other than 0.
+    pub demonstrated: Vec<String>,
 }
 
 /// A checked group.

@@ -42,6 +42,7 @@ fn trajectory(member: u32, correct: bool) -> Trajectory {
         scored: true,
         question_id: String::new(),
         failure: String::new(),
+        failure_is_final: false,
     }
 }
 

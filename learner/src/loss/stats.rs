@@ -83,18 +83,22 @@ impl LossStats {
         }
     }
 
-    /// Returns the metrics under TRL's names, without values that nothing was counted for.
+    /// Returns the metrics under TRL's names, without values that nothing was counted for: none if
+    /// there was no token. TRL then reports 0, which reads like a collapsed policy.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let mut out = BTreeMap::new();
+        if self.tokens == 0.0 {
+            return out;
+        }
         let mut put = |name: &str, value: Option<f64>| {
             value
                 .filter(|v| !v.is_nan())
                 .map(|value| out.insert(name.to_owned(), value));
         };
-        let (tokens, cispo) = (self.tokens.max(1.0), self.cispo.as_ref());
+        let cispo = self.cispo.as_ref();
         let capped = cispo.map(|cispo| cispo.capped / cispo.units.max(1.0));
-        put("entropy", Some(self.entropy / tokens));
-        put("kl", self.kl.map(|kl| kl / tokens));
+        put("entropy", Some(self.entropy / self.tokens));
+        put("kl", self.kl.map(|kl| kl / self.tokens));
         put("cispo_clip_ratio", capped);
         put("vespo/phi_seq_mean", self.vespo_phi.map(|v| v / self.rows));
         put("policy_loss", self.policy_loss);
@@ -187,9 +191,12 @@ impl SamplingStats {
     }
 
     /// Returns the metrics under TRL's names, and the KL divergence between learner and sampler by
-    /// the estimator k3 (<http://joschu.net/blog/kl-approx.html>). All are 0 if nothing was
+    /// the estimator k3 (<http://joschu.net/blog/kl-approx.html>). There are none if no token was
     /// counted.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
+        if self.tokens == 0.0 {
+            return BTreeMap::new();
+        }
         let mean = |sum: f64, count: f64| sum / count.max(1.0);
         let differences = mean(self.difference_sum, self.tokens);
         let ratio = |name: &str| format!("sampling/importance_sampling_ratio/{name}");

@@ -33,15 +33,15 @@ pub fn of_rollouts(groups: &StepGroups, config: &LearnerConfig, version: u64) ->
     episodes(&trajectories, &mut out);
     tools(&trajectories, &mut out);
     staleness(&trajectories, version, &mut out);
-    put(&mut out, "groups/kept", groups.kept.len() as f64);
-    put(
-        &mut out,
-        "groups/kept_tokens",
-        tokens_of(&groups.kept) as f64,
-    );
+    // A group without a score has no gradient, and none of its tokens is trained on.
+    let has_score = |group: &&Arc<Group>| group.trajectories.iter().any(|it| it.scored);
+    let trained: Vec<&Arc<Group>> = groups.kept.iter().filter(has_score).collect();
+    put(&mut out, "groups/kept", trained.len() as f64);
+    put(&mut out, "groups/kept_tokens", tokens_of(&trained) as f64);
+    let left_out = all.len() - trained.len();
+    put(&mut out, "groups/left_out", left_out as f64);
     let unsolved = all.iter().filter(|group| group.is_unsolved());
     put(&mut out, "groups/unsolved", unsolved.count() as f64);
-    put(&mut out, "groups/left_out", groups.left_out.len() as f64);
     out
 }
 
@@ -67,7 +67,7 @@ fn sampled_tokens(trajectory: &Trajectory) -> usize {
 }
 
 /// Counts the tokens of all segments of some groups.
-fn tokens_of(groups: &[Arc<Group>]) -> u64 {
+fn tokens_of(groups: &[&Arc<Group>]) -> u64 {
     let segments = groups
         .iter()
         .flat_map(|group| &group.trajectories)
@@ -259,6 +259,26 @@ mod tests {
             assert_eq!(metrics["groups/zero_variance"], zero);
             assert_eq!(metrics["frac_reward_zero_std"], zero / 2.0);
         }
+    }
+
+    /// Without dynamic sampling a run keeps groups without a score.
+    #[test]
+    fn a_group_without_a_score_counts_as_left_out() {
+        let groups = [true, false].map(|scored| {
+            let segment = Segment {
+                tokens: vec![1; 3],
+                ..Segment::default()
+            };
+            let member = Trajectory {
+                segments: vec![segment],
+                scored,
+                ..Trajectory::default()
+            };
+            group(vec![member], &[])
+        });
+        let metrics = of_rollouts(&step(groups.to_vec()), &LearnerConfig::default(), 0);
+        let names = ["groups/kept", "groups/left_out", "groups/kept_tokens"];
+        assert_eq!(names.map(|name| metrics[name]), [1.0, 1.0, 3.0]);
     }
 
     #[test]

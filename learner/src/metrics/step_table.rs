@@ -3,7 +3,8 @@
 //!
 //! With several updates in a step (`num_iterations`), `sampling/` is measured before the first one.
 //! Loss, gradient norm, learning rate, entropy, KL divergence and clip ratios are those of the last
-//! one.
+//! one. A step on demonstrations alone has no metrics of sampled tokens: they are absent from the
+//! record, and NaN in Prometheus.
 //!
 //! Invariant: every name that a step records is in the table, once.
 
@@ -80,7 +81,7 @@ step_metrics! {
     "demonstrations/tokens" "learner_step_demonstration_tokens" ""
     "Tokens of these demonstrations, prompts included.";
     "episodes/failed" "learner_step_failed_episodes" ""
-    "Episodes of the step without a score, because a service failed.";
+    "Episodes of the step without a score, because a service failed or their prompt is too long.";
     "episodes/unanswered" "learner_unanswered_episodes_ratio" ""
     "Share of the scored episodes that ended without an answer, because their step budget ran out.";
     "episodes/segments" "learner_episode_segments_mean" ""
@@ -96,11 +97,11 @@ step_metrics! {
     "completions/max_length" "learner_completion_tokens_max" ""
     "Greatest number of tokens sampled in an episode.";
     "completions/mean_terminated_length" "learner_terminated_completion_tokens_mean" ""
-    "Mean number of tokens sampled in an episode that no limit cut.";
+    "Mean number of tokens sampled in an episode whose completions no token limit cut.";
     "completions/min_terminated_length" "learner_terminated_completion_tokens_min" ""
-    "Least number of tokens sampled in an episode that no limit cut.";
+    "Least number of tokens sampled in an episode whose completions no token limit cut.";
     "completions/max_terminated_length" "learner_terminated_completion_tokens_max" ""
-    "Greatest number of tokens sampled in an episode that no limit cut.";
+    "Greatest number of tokens sampled in an episode whose completions no token limit cut.";
     "completions/clipped_ratio" "learner_cut_completions_ratio" ""
     "Share of episodes in which the token limit cut a completion. They may go on after it.";
     "tools/call_frequency" "learner_tool_calls_mean" "tool_call_counts/mean"

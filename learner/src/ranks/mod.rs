@@ -296,6 +296,7 @@ impl Ranks {
             kept,
             left_out: Vec::new(),
             demonstrations,
+            demonstrated: Vec::new(),
         };
         Ok(Some((groups, step.policy_version)))
     }

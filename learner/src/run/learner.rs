@@ -215,6 +215,7 @@ impl Learner {
             trainer,
             events,
             reported: Vec::new(),
+            unscored_steps: 0,
         };
         let body = move || {
             let result = run.all_steps();

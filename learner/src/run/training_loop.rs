@@ -32,6 +32,10 @@ use crate::{
     trainer::Trainer,
 };
 
+/// So many steps in a row may have no episode that can be scored. If this goes on, for example
+/// because all prompts are too long, the run would end without having trained.
+const MAX_UNSCORED_STEPS: u32 = 10;
+
 /// The trainer's thread.
 pub(crate) struct Run {
     pub(crate) context: Arc<RunContext>,
@@ -40,6 +44,8 @@ pub(crate) struct Run {
     /// Each receives a message when the reader has recorded its event. There is one for the last
     /// checkpoint, and one for each step since.
     pub(crate) reported: Vec<oneshot::Receiver<()>>,
+    /// The last steps in a row without a scored episode.
+    pub(crate) unscored_steps: u32,
 }
 
 impl Run {
@@ -189,8 +195,9 @@ impl Run {
     ///
     /// # Errors
     /// Those of [`Self::some_scored`] and of [`Demonstrate`](crate::demonstrations::Demonstrate).
-    fn prepare(&self, groups: &mut StepGroups) -> Result<()> {
-        self.some_scored(self.context.intake.version() + 1, groups)?;
+    fn prepare(&mut self, groups: &mut StepGroups) -> Result<()> {
+        let step = self.context.intake.version() + 1;
+        self.some_scored(step, groups)?;
         let wanted = self.context.config.demonstration_weight > 0.0;
         let questions = groups.wrongly_answered();
         if let Some(demonstrate) = self.context.demonstrate.get()
@@ -200,7 +207,9 @@ impl Run {
             let mut stopwatch = Stopwatch::start();
             let shown = demonstrate(&questions)?;
             demonstrations::name_undemonstrated(&questions, &shown);
-            groups.demonstrations = shown.into_iter().flatten().collect();
+            let shown = questions.into_iter().zip(shown);
+            let shown = shown.filter_map(|(question_id, shown)| Some((question_id, shown?)));
+            (groups.demonstrated, groups.demonstrations) = shown.unzip();
             stopwatch.lap(&WAITING);
         }
         Ok(())
@@ -218,6 +227,9 @@ impl Run {
         self.trainer.ranks.hand_out(groups, version)?;
         let made = self.trainer.step(groups, version);
         stopwatch.lap(&TRAINING);
+        if made.is_ok() {
+            demonstrations::name_excluded(groups, &self.trainer.excluded_demonstrations);
+        }
         // A step that is refused is made again, and then has its own suspects.
         let is_made_again = matches!(made, Err(LearnerError::Refused(_)));
         for suspect in self.trainer.suspects.drain(..).filter(|_| !is_made_again) {
@@ -239,17 +251,22 @@ impl Run {
 
     /// Refuses a step without a scored episode: otherwise a run would use up its steps while the
     /// environment is away. If there are actors that have not contributed to it, the groups are
-    /// taken back: the environment may be away for one actor only.
+    /// taken back: the environment may be away for one actor only. If there are none, and no other
+    /// try changes any of the failures, the step trains on nothing: an error would end each resumed
+    /// run again.
     ///
     /// # Errors
     /// [`LearnerError::Refused`] or [`LearnerError::Unscored`].
-    fn some_scored(&self, step: u64, groups: &StepGroups) -> Result<()> {
+    fn some_scored(&mut self, step: u64, groups: &StepGroups) -> Result<()> {
         let groups = || groups.kept.iter().chain(&groups.left_out);
-        let mut trajectories = groups().flat_map(|group| &group.trajectories);
-        let failure = trajectories.clone().next().map_or("", |it| &it.failure);
-        if trajectories.any(|trajectory| trajectory.scored) {
+        let trajectories = || groups().flat_map(|group| &group.trajectories);
+        if trajectories().any(|trajectory| trajectory.scored) {
+            self.unscored_steps = 0;
             return Ok(());
         }
+        let may_pass = trajectories().find(|it| !it.failure_is_final);
+        let named = may_pass.or_else(|| trajectories().next());
+        let failure = named.map_or("", |it| it.failure.as_str());
         let contributors: BTreeSet<&str> = groups().map(|it| it.head.actor_id.as_str()).collect();
         let now = self.context.now();
         let intake = &self.context.intake;
@@ -259,6 +276,19 @@ impl Run {
             let refused =
                 groups().map(|group| RefusedGroup::new(group, RefusalReason::Unscored, &problem));
             return Err(LearnerError::Refused(refused.collect()));
+        }
+        if may_pass.is_none() && self.unscored_steps < MAX_UNSCORED_STEPS {
+            self.unscored_steps += 1;
+            let ids = trajectories().map(|it| it.question_id.as_str());
+            let question_ids: BTreeSet<&str> = ids.collect();
+            tracing::warn!(
+                step,
+                ?question_ids,
+                failure,
+                "a step trains on nothing, because its questions can never be scored; leave them \
+                 out, or do what the failure says"
+            );
+            return Ok(());
         }
         Err(LearnerError::Unscored {
             step,

@@ -16,17 +16,21 @@ use crate::{
 
 impl Trainer {
     /// Adds to each row what its scored tokens were chosen from, if completions are constrained.
+    /// Leaves out demonstrations that the constraint excludes, and keeps their places. They are the
+    /// last rows, each in one.
     ///
     /// # Errors
     /// [`LearnerError::Refused`] names the groups with tokens that the constraint excludes.
     /// [`LearnerError::Stopped`] if the run is to end.
-    pub(super) fn constrain(&self, rows: &mut LossRows<'_>) -> Result<()> {
+    pub(super) fn constrain(&mut self, rows: &mut LossRows<'_>) -> Result<()> {
         let Some(constrainer) = &self.constrainer else {
             return Ok(());
         };
         let mut refused: Vec<RefusedGroup> = Vec::new();
         let (mut known, stopping) = (HashSet::new(), self.network.stopping());
-        for (sample, &number) in rows.samples.iter_mut().zip(&rows.group_of) {
+        let sampled = rows.group_of.iter().flatten().count();
+        let all = rows.samples.iter_mut().zip(&rows.group_of);
+        for (row, (sample, &number)) in all.enumerate() {
             if stopping.load(Ordering::Relaxed) {
                 return Err(LearnerError::Stopped);
             }
@@ -41,6 +45,7 @@ impl Trainer {
                 // A demonstration that the policy cannot sample teaches it nothing.
                 sample.scored.clear();
                 rows.completions -= 1;
+                self.excluded_demonstrations.push(row - sampled);
                 continue;
             };
             let group = &rows.groups[number];

@@ -43,6 +43,8 @@ pub struct Trainer {
     pub tokens_seen: u64,
     /// Groups of the last step whose log-probabilities differ, if the settings only count them.
     pub suspects: Vec<RefusedGroup>,
+    /// Places of the demonstrations of the last step that the constraint excludes.
+    pub excluded_demonstrations: Vec<usize>,
     reference: Option<Decoder>,
     constrainer: Option<Constrainer>,
 }
@@ -106,6 +108,7 @@ impl Trainer {
             ranks: Ranks::default(),
             tokens_seen: 0,
             suspects: Vec::new(),
+            excluded_demonstrations: Vec::new(),
             reference,
             constrainer,
         })
@@ -122,6 +125,7 @@ impl Trainer {
     /// can be made.
     pub fn step(&mut self, groups: &StepGroups, version: u64) -> Result<Metrics> {
         self.suspects.clear();
+        self.excluded_demonstrations.clear();
         let mut rows = LossRows::new(&groups.kept, &self.config, version);
         for demonstration in &groups.demonstrations {
             rows.push_demonstration(demonstration);

@@ -212,7 +212,9 @@ fn a_demonstration_is_imitated_with_its_weight() {
         assert_eq!(derivatives.entropies, Some(vec![0.0; 4]));
         assert_eq!(statistics.loss, 0.5 * 52.5 / 4.0);
         assert_eq!((statistics.stats.tokens, statistics.stats.rows), (0.0, 0.0));
+        assert_eq!(statistics.stats.metrics(), Metrics::new());
         assert_eq!(statistics.sampling, SamplingStats::default());
+        assert_eq!(statistics.sampling.metrics(), Metrics::new());
         assert!(statistics.differences.is_empty());
     }
 }

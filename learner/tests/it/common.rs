@@ -152,6 +152,7 @@ pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
                 scored: true,
                 question_id: claim.question_id.clone(),
                 failure: String::new(),
+                failure_is_final: false,
             }
         })
         .collect()

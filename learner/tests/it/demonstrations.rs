@@ -12,7 +12,8 @@ use std::{
 };
 
 use learner::{
-    Learner, LearnerConfig, LearnerError, TrainEvent, demonstrations::Demonstrate, trainer::Trainer,
+    Learner, LearnerConfig, LearnerError, TrainEvent, demonstrations::Demonstrate,
+    group::StepGroups, trainer::Trainer,
 };
 use parking_lot::Mutex;
 use proto::v1::Segment;
@@ -111,6 +112,40 @@ fn the_entropy_bonus_does_not_depend_on_how_a_step_is_cut() {
     for budget in [64, 32] {
         let difference = (gradient_norm(budget) - whole).abs();
         assert!(difference <= 1e-9 * whole, "{budget}: {difference:e}");
+    }
+}
+
+/// Each step trains on a demonstration alone, so what is measured on sampled tokens is absent.
+#[test]
+fn demonstrations_that_the_constraint_excludes_are_left_out_and_reported() {
+    let mut config = config();
+    config.rollout.constraint = policy::Constraint::ToolCall;
+    let model = small_model(1);
+    let text = r#"<tool_call>
+{"name": "answer", "arguments": {"value": "42"}}
+</tool_call>"#;
+    let tokens = [vec![300, 301], model.chat.completion_ids(text).unwrap()].concat();
+    let call = Segment {
+        mask: (0..tokens.len()).map(|at| u8::from(at >= 2)).collect(),
+        logprobs: vec![0.0; tokens.len()],
+        tokens,
+    };
+    let no_call = || demonstration("question-1").unwrap();
+    let groups = StepGroups {
+        demonstrations: vec![no_call(), call, no_call()],
+        ..StepGroups::default()
+    };
+    let mut trainer = Trainer::new(&config, 1, &model).unwrap();
+    for version in 0..2 {
+        let metrics = trainer.step(&groups, version).unwrap();
+        assert_eq!(trainer.excluded_demonstrations, [0, 2]);
+        assert_eq!(metrics["demonstrations/count"], 1.0);
+        let of_step = ["loss", "grad_norm", "learning_rate"];
+        assert!(of_step.iter().all(|name| metrics[*name].is_finite()));
+        let is_of_samples = |name: &&String| {
+            name.starts_with("sampling/") || name.starts_with("clip_ratio/") || *name == "entropy"
+        };
+        assert_eq!(metrics.keys().find(is_of_samples), None);
     }
 }
 

@@ -231,6 +231,11 @@ fn check_gradient(micro: &Micro<'_>, name: &str, got: &[f64], tolerance: f64) {
 fn check_metrics(micro: &Micro<'_>, stats: &LossStats, tolerance: f64) {
     let (id, options) = (&micro.case["id"], &micro.case["options"]);
     let got = stats.metrics();
+    if stats.tokens == 0.0 {
+        // TRL reports 0, although it has measured nothing.
+        assert!(got.is_empty(), "{id}: {got:?}");
+        return;
+    }
     for (name, want) in micro.expected["metrics"].as_object().unwrap() {
         if name == "entropy_coef" {
             continue;

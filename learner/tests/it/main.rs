@@ -27,3 +27,4 @@ mod served;
 mod service;
 mod sft;
 mod storage;
+mod unscored;

@@ -82,6 +82,8 @@ pub struct RunSettings {
     pub max_staleness: Option<u64>,
     /// `learner.lease_seconds`.
     pub lease_seconds: Option<u64>,
+    /// Whether `learner.demonstration_weight` is above 0.
+    pub demonstrates: Option<bool>,
 }
 
 /// An actor as the learner sees it.
@@ -315,6 +317,7 @@ pub(crate) mod tests {
             group_size: Some(8),
             max_staleness: Some(0),
             lease_seconds: Some(300),
+            demonstrates: Some(false),
         };
         LiveStatus::of_records(&records, "run", settings)
     }

@@ -62,6 +62,7 @@ impl IntakeState {
             kept: pick(&batch.group_indices),
             left_out: pick(&batch.left_out),
             demonstrations: Vec::new(),
+            demonstrated: Vec::new(),
         }
     }
 }

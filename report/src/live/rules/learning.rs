@@ -9,7 +9,7 @@ use crate::{
         status::LiveStatus,
     },
     number,
-    records::RunStatus,
+    records::{Evaluation, PolicyName, RunStatus},
 };
 
 /// With this share of zero-variance groups, dynamic sampling draws its default of 4 times the
@@ -53,9 +53,13 @@ pub(super) fn zero_variance(status: &LiveStatus) -> Option<Diagnosed> {
         RunStatus::Interrupted | RunStatus::Running => recent(status, metric)?,
     };
     let share = mean(&shares);
-    let meaning = match is_untrained {
-        true => "No group had a gradient: the weights are those of the start.",
-        false => "Such a group has no gradient: the policy learns almost nothing.",
+    let has_shown = recent_mean(status, "demonstrations/count").is_some_and(|count| count > 0.0);
+    let meaning = match (is_untrained, has_shown) {
+        (true, _) => "No group had a gradient: the weights are those of the start.",
+        (false, true) => {
+            "Such a group has no gradient: the policy learns almost only from demonstrations."
+        }
+        (false, false) => "Such a group has no gradient: the policy learns almost nothing.",
     };
     if shares.is_empty() {
         return is_untrained.then(|| Diagnosed {
@@ -84,25 +88,31 @@ pub(super) fn zero_variance(status: &LiveStatus) -> Option<Diagnosed> {
         remedy: format!(
             "{} A larger learner.group_size and a higher learner.rollout.sampling.temperature \
              make differences more likely.",
-            other_questions_or_policy(correct)
+            other_questions_or_policy(correct, status.settings.demonstrates == Some(true))
         ),
     })
 }
 
-/// Returns what to change about equal episodes if so many of their answers are correct.
-fn other_questions_or_policy(correct: Option<f64>) -> &'static str {
+/// Returns what to change about equal episodes if so many of their answers are correct, in a run
+/// with or without demonstrations.
+fn other_questions_or_policy(correct: Option<f64>, demonstrates: bool) -> String {
+    let demonstrate = match demonstrates {
+        true => "",
+        false => "demonstrate them (learner.demonstration_weight = 3), ",
+    };
     match correct {
         Some(correct) if correct > 0.5 => {
             "The questions are too easy: let those that were not answered come back \
              (learner.repeat.times = 3, in a synchronous run), take harder or other databases \
              (data.databases), or stop here."
+                .to_owned()
         }
-        _ => {
+        _ => format!(
             "The questions are too hard for this policy: start from a better one (`sqlenv sft`, \
-             --model), demonstrate them (learner.demonstration_weight = 3), or reward partial progress (learner.rewards.shaping = 1, if it is 0). \
-             Examples (learner.rollout.shots = 3) help pretrained models and those that were \
-             trained with examples, and harm the embedded base policy."
-        }
+             --model), {demonstrate}or reward partial progress (learner.rewards.shaping = 1, if it \
+             is 0). Examples (learner.rollout.shots = 3) help pretrained models and those that \
+             were trained with examples, and harm the embedded base policy."
+        ),
     }
 }
 
@@ -251,11 +261,17 @@ pub(super) fn accuracy(status: &LiveStatus) -> Option<Diagnosed> {
     let curve = status.accuracy();
     let Some(last) = curve.last() else {
         let is_over = status.state == RunStatus::Finished;
-        return (status.step >= BLIND_STEPS || is_over && status.step > 0).then(|| Diagnosed {
+        let is_blind = status.step >= BLIND_STEPS || is_over && status.step > 0;
+        // Data without `eval` may have new databases, on which the end of a run is evaluated.
+        let is_of_grpo = |it: &Evaluation| it.policy == PolicyName::Grpo && it.step > 0;
+        let is_evaluated = status.evaluations.iter().any(is_of_grpo);
+        return (is_blind && !is_evaluated).then(|| Diagnosed {
             severity: Severity::Hint,
             seen: format!("Nothing was evaluated in {} steps.", status.step),
             meaning: "Only the training reward is known, which says little of new questions.",
-            remedy: "Set evaluation.every_steps to a multiple of learner.checkpoint.every_steps."
+            remedy: "Set evaluation.every_steps to a multiple of learner.checkpoint.every_steps. \
+                     If the data have no question of the split `eval`, give some questions this \
+                     split."
                 .to_owned(),
         });
     };

@@ -276,6 +276,15 @@ mod tests {
         from_folder.actors.clear();
         from_folder.env_nodes.clear();
         assert_eq!(diagnose(&from_folder), []);
+        // The data have no question of `eval`.
+        let mut on_new_databases = healthy();
+        for evaluation in &mut on_new_databases.evaluations {
+            "eval-unseen".clone_into(&mut evaluation.split);
+        }
+        assert_eq!(diagnose(&on_new_databases), []);
+        on_new_databases.evaluations.truncate(1);
+        let remedy = &diagnose(&on_new_databases)[0].remedy;
+        assert!(remedy.contains("the split `eval`"), "{remedy}");
         assert_eq!(diagnose(&status(Vec::new())), []);
         assert_eq!(diagnose(&status(vec![step(1, &[("entropy", 0.0)])])), []);
     }
@@ -347,6 +356,23 @@ mod tests {
         set(&mut trained, "frac_reward_zero_std", 0.5);
         trained.state = RunStatus::Interrupted;
         assert_eq!(diagnose(&trained), []);
+    }
+
+    #[test]
+    fn demonstrations_are_advised_only_to_a_run_without_them() {
+        for demonstrates in [None, Some(false), Some(true)] {
+            let (mut status, is_set) = (healthy(), demonstrates == Some(true));
+            status.settings.demonstrates = demonstrates;
+            set(&mut status, "frac_reward_zero_std", 1.0);
+            set(&mut status, "rewards/correct/mean", 0.0);
+            if is_set {
+                set(&mut status, "demonstrations/count", 4.0);
+            }
+            let found = diagnose(&status);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].remedy.contains("demonstration_weight"), !is_set);
+            assert_eq!(found[0].meaning.contains("demonstrations"), is_set);
+        }
     }
 
     /// The limit of 120 s alone would be wrong for a run with long steps.
