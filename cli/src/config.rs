@@ -167,9 +167,9 @@ pub(crate) fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
     Ok(resolved().map_err(WrongSettings)?)
 }
 
-/// Returns whether the command line gives a setting of a section.
-pub(crate) fn gives(args: &ConfigArgs, section: &str) -> Result<bool> {
-    Ok(layers::command_line(args)?.contains_key(section))
+/// Returns whether the command line gives a setting, or one of a section.
+pub(crate) fn gives(args: &ConfigArgs, name: &str) -> Result<bool> {
+    Ok(reference::lookup(&layers::command_line(args)?, name).is_some())
 }
 
 /// Writes settings as the text of a TOML file, which resolves to the same settings again.

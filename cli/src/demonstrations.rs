@@ -147,12 +147,13 @@ async fn demonstrate_patiently(
     }
 }
 
-/// Returns episodes of the model on the first training questions in which the oracle corrects
-/// visible failures. `name` is the label of their random seed.
+/// Returns episodes of the model on the first training questions after `skipped` ones, in which the
+/// oracle corrects visible failures. `name` is the label of their random seed.
 pub(crate) async fn corrected_episodes(
     evaluator: &Evaluator<'_>,
     name: &str,
     model: &Model,
+    skipped: usize,
     questions: usize,
 ) -> Result<Vec<Segment>> {
     let setup = evaluator.setup;
@@ -163,8 +164,8 @@ pub(crate) async fn corrected_episodes(
         |model| CorrectedPolicy::new(model, Arc::clone(&chat), Arc::clone(&setup.solutions));
     let policies: Vec<_> = models.into_iter().map(corrected).collect();
     let policies = copies(&policies);
-    let mut question_ids = training_questions(setup);
-    question_ids.truncate(questions);
+    let question_ids = training_questions(setup).into_iter();
+    let question_ids: Vec<String> = question_ids.skip(skipped).take(questions).collect();
     let title = format!("corrected episodes, {name}");
     let played = play(evaluator, &title, &policies, &chat, &question_ids, &title);
     let (episodes, stage) = played.await?;

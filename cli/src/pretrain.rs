@@ -211,7 +211,7 @@ impl Pretraining<'_> {
         let mut episodes = demonstrations(&evaluator, &name, model, mix, range).await?;
         if shard + settings.corrected_shards >= settings.shards {
             let questions = settings.corrected_episodes;
-            episodes.extend(corrected_episodes(&evaluator, &name, model, questions).await?);
+            episodes.extend(corrected_episodes(&evaluator, &name, model, 0, questions).await?);
         }
         Ok(episodes)
     }

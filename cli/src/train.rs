@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     admin::{self, Readiness},
-    args::TrainArgs,
+    args::{ConfigArgs, TrainArgs},
     config::{self, RunConfig, WrongSettings},
     doctor::problems_text,
     evaluation::Evaluator,
@@ -37,6 +37,15 @@ use run::{OpenRun, PlannedRun, folder_name};
 /// The folder of supervised trainings in progress, in a run's folder.
 const SFT_CHECKPOINTS: &str = "sft-checkpoints";
 
+/// Settings that only a learner in a process of its own reads. A file may have them, because it may
+/// be that of all roles. On the command line they would look as if they had an effect.
+const UNREAD: [&str; 4] = [
+    "learner.lease_seconds",
+    "learner.trust.max_leases_per_actor",
+    "learner.trust.verified_share",
+    "learner.trust.refuse_logprob_differences",
+];
+
 /// Runs all stages and writes the report.
 pub(crate) async fn train(
     args: &TrainArgs,
@@ -50,7 +59,7 @@ pub(crate) async fn train(
     // `--resume` would choose it as the newest run.
     let plan = PlannedRun::resolve(args)?;
     let config = plan.config.clone();
-    check_is_of_one_process(&config).map_err(WrongSettings)?;
+    check_is_of_one_process(&config, &args.config).map_err(WrongSettings)?;
     config.device.open()?;
     let live = LiveRun::default();
     let ready = open_admin_port(args.admin, &live).await?;
@@ -112,7 +121,7 @@ fn is_full_disk(error: &anyhow::Error) -> bool {
 }
 
 /// Refuses settings of a run over several processes.
-fn check_is_of_one_process(config: &RunConfig) -> Result<()> {
+fn check_is_of_one_process(config: &RunConfig, args: &ConfigArgs) -> Result<()> {
     ensure!(
         config.learner.ranks.is_alone(),
         "learner.ranks: `sqlenv train` is one process and has one rank; remove the setting, or \
@@ -123,6 +132,13 @@ fn check_is_of_one_process(config: &RunConfig) -> Result<()> {
         "learner.server: `sqlenv train` is one process and serves no port; remove the setting, or \
          start `sqlenv learner`"
     );
+    for name in UNREAD {
+        ensure!(
+            !config::gives(args, name)?,
+            "{name}: `sqlenv train` is one process, whose actors are parts of it, and does not \
+             read the setting; leave it out, or start `sqlenv learner`"
+        );
+    }
     Ok(())
 }
 

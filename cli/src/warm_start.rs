@@ -54,7 +54,10 @@ pub(crate) async fn warm_start(
     let (mut warm, mut totals) = trainer.imitate(ORACLE, base, &oracle, &config.oracle, before)?;
     let corrected = match config.corrected_questions {
         0 => Vec::new(),
-        questions => corrected_episodes(evaluator, "warm start", &warm, questions).await?,
+        questions => {
+            let skipped = config.skip_questions;
+            corrected_episodes(evaluator, "warm start", &warm, skipped, questions).await?
+        }
     };
     if !corrected.is_empty() {
         let as_many = oracle.into_iter().take(corrected.len());

@@ -74,7 +74,8 @@ pub struct LearnerConfig {
     pub oversampling: f64,
     /// Policy versions that a trajectory may lag behind the step that trains on it; 0: synchronous.
     pub max_staleness: u64,
-    /// Seconds after which a claimed group is given to another actor.
+    /// Seconds after which a claimed group is given to another actor. `sqlenv train` loses no actor
+    /// and does not read this.
     #[default(300)]
     pub lease_seconds: u32,
     /// Weight of demonstrations: a step is also trained on the oracle's solution of each question
@@ -121,7 +122,7 @@ pub struct LearnerConfig {
     pub checkpoint: CheckpointConfig,
     /// The processes that compute gradients together.
     pub ranks: RankSettings,
-    /// How far actors are trusted.
+    /// How far actors are trusted. `sqlenv train` reads only `max_logprob_difference`.
     pub trust: TrustConfig,
     /// The learner's server.
     pub server: LearnerServerConfig,

@@ -65,7 +65,7 @@ impl QuestionOrder {
     /// questions are used.
     ///
     /// # Errors
-    /// A stage has no groups or no questions.
+    /// A stage has no groups or no difficulties, or names a difficulty that no question has.
     pub fn new(
         questions: &[TrainingQuestion],
         curriculum: &[CurriculumStage],
@@ -74,13 +74,12 @@ impl QuestionOrder {
         let mut stages = Vec::new();
         let mut first_group: u64 = 0;
         for (number, stage) in curriculum.iter().enumerate() {
+            check(number, stage, questions)?;
             let is_chosen =
                 |place: &usize| stage.difficulties.contains(&questions[*place].difficulty);
-            let chosen: Vec<usize> = (0..questions.len()).filter(is_chosen).collect();
-            check(number, stage, &chosen, questions)?;
             stages.push(Stage {
                 first_group,
-                questions: chosen,
+                questions: (0..questions.len()).filter(is_chosen).collect(),
             });
             first_group = first_group.saturating_add(stage.groups);
         }
@@ -122,24 +121,21 @@ impl QuestionOrder {
     }
 }
 
-fn check(
-    number: usize,
-    stage: &CurriculumStage,
-    chosen: &[usize],
-    questions: &[TrainingQuestion],
-) -> Result<()> {
+fn check(number: usize, stage: &CurriculumStage, questions: &[TrainingQuestion]) -> Result<()> {
+    let known: BTreeSet<&str> = questions.iter().map(|it| it.difficulty.as_str()).collect();
+    let named = stage.difficulties.iter().map(String::as_str);
+    let unknown: Vec<&str> = named.filter(|it| !known.contains(it)).collect();
     let problem = if stage.groups == 0 {
         format!(
             "stage {} has 0 groups; give at least 1, or remove the stage",
             number + 1
         )
-    } else if chosen.is_empty() {
-        let known: BTreeSet<&str> = questions.iter().map(|it| it.difficulty.as_str()).collect();
+    } else if !unknown.is_empty() || stage.difficulties.is_empty() {
         let known: Vec<&str> = known.into_iter().collect();
         format!(
-            "stage {} names the difficulties {:?}, and the training questions have {}",
+            "stage {} names the difficulties {unknown:?}, and the training questions have {}; name \
+             only these",
             number + 1,
-            stage.difficulties,
             known.join(", ")
         )
     } else {
@@ -218,6 +214,14 @@ mod tests {
                 vec![stage(1, &["easy"]), stage(1, &["extra"])],
                 "stage 2 names the difficulties [\"extra\"], and the training questions have \
                  easy, hard, medium",
+            ),
+            (
+                vec![stage(1, &["easy", "extra"])],
+                "stage 1 names the difficulties [\"extra\"], and",
+            ),
+            (
+                vec![stage(1, &[])],
+                "stage 1 names the difficulties [], and",
             ),
         ] {
             let fault = QuestionOrder::new(&questions(), &curriculum, 5).unwrap_err();

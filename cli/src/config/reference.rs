@@ -39,8 +39,9 @@ Without `--preset` a command has the preset `tiny`, or `model` if a model folder
 values differ from the column *default*. The presets are files in `cli/presets/`: `tiny` (GRPO from
 the base policy), `scratch`, `model`, `spider-smollm2`, `base` (for `pretrain`) and `smoke`.
 
-A setting of the loss that would have no effect is refused, with the reason. An env-node also
-reads OpenEnv's variables, which lie over the file ([serving.md](serving.md)).
+A setting of the loss that the chosen loss does not use is refused, with the reason. Before it
+trains, a learner warns of others that have no effect, such as bounds of a ratio that is always 1.
+An env-node also reads OpenEnv's variables, which lie over the file ([serving.md](serving.md)).
 
 Further variables stand for flags of the roles: `SQLENV_LISTEN` for `--listen` of `env-node` and
 `learner`, `SQLENV_ENV` for `--env` of `actor` and `learner`, and `SQLENV_LEARNER` for `--learner`

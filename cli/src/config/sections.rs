@@ -60,8 +60,8 @@ pub(crate) struct WarmStartConfig {
     pub(crate) enabled: bool,
     /// Demonstrations in the first and in the third stage; 0: one per training question.
     pub(crate) demonstrations: usize,
-    /// Training questions at the beginning of the shuffled order that are not demonstrated. A
-    /// second training can so use the questions that the first has not used.
+    /// Training questions at the beginning of the shuffled order that no stage uses. A second
+    /// training can so use the questions that the first has not used.
     pub(crate) skip_questions: usize,
     /// First stage: demonstrations of the oracle.
     pub(crate) oracle: learner::sft::SftConfig,

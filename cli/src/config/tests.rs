@@ -179,7 +179,8 @@ fn presets_resolve() {
     for &preset in Preset::value_variants() {
         super::resolve::<RunConfig>(&ConfigArgs {
             preset: Some(preset),
-            ..set(&["model.dir=\"somewhere\""])
+            model: Some("somewhere".into()),
+            ..ConfigArgs::default()
         })
         .unwrap();
     }

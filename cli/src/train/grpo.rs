@@ -111,7 +111,10 @@ fn learner_settings(config: &RunConfig) -> LearnerConfig {
     let mut settings = LearnerConfig {
         // The actors are part of this process: none is lost, so no group goes to another one.
         lease_seconds: u32::MAX,
-        trust: TrustConfig::of_one_process(config.actor.concurrent_groups),
+        trust: TrustConfig {
+            max_logprob_difference: config.learner.trust.max_logprob_difference,
+            ..TrustConfig::of_one_process(config.actor.concurrent_groups)
+        },
         ..config.learner.clone()
     };
     if config.evaluation.every_steps > 0 {
@@ -275,5 +278,14 @@ mod tests {
             config.learner.checkpoint.keep_last = keep_last;
             assert_eq!(learner_settings(&config).checkpoint.keep_last, kept);
         }
+    }
+
+    #[test]
+    fn differences_of_log_probabilities_have_the_bound_of_the_settings() {
+        let mut config = RunConfig::default();
+        config.learner.trust.max_logprob_difference = 1e-5;
+        let trust = learner_settings(&config).trust;
+        assert_eq!(trust.max_logprob_difference, 1e-5);
+        assert!(!trust.refuse_logprob_differences);
     }
 }

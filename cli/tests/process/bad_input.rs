@@ -167,6 +167,8 @@ fn wrong_settings_end_a_command_as_wrong_flags_do() {
         .concat(),
         &["train", "--stepz"],
         &["train", "--set", "learner.ranks.count=2"],
+        &["train", "--set", "learner.lease_seconds=60"],
+        &["train", "--set", "learner.trust.verified_share=0.5"],
         &["train", "--name", "../elsewhere"],
         &["train", "--dry-run", "--name", "../elsewhere"],
         &[&node[..], &["env.step_budget=0"]].concat(),

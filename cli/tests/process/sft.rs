@@ -74,6 +74,20 @@ fn questions_that_are_skipped_are_not_demonstrated() {
     let has_none = printed.contains("has no questions to demonstrate");
     assert!(has_none && !printed.contains(remedy), "{printed}");
     assert!(!out.exists());
+
+    // Nor does the policy play them. There are fewer than either stage would use.
+    let data = dir.path().join("data");
+    let build = "data procedural --databases 3 --questions 2 --out";
+    let build: Vec<&str> = build.split(' ').collect();
+    succeed(sqlenv(&build).arg(&data));
+    let mut skipping = sft(&out);
+    skipping.args(["--set", "warm_start.skip_questions=2", "--data"]);
+    let output = skipping.arg(&data).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let episodes = |title: &str| printed.lines().find_map(|line| line.strip_prefix(title));
+    let played = episodes("corrected episodes, warm start: ");
+    let demonstrated = episodes("demonstrations, oracle: ");
+    assert!(played.is_some() && played == demonstrated, "{printed}");
 }
 
 /// Conversations need no data, which would have no effect.

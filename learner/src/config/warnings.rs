@@ -3,13 +3,22 @@
 //! They are not refused: a preset may give a setting its value, and another one that is given on
 //! the command line may leave it without an effect.
 
-use super::LearnerConfig;
-use crate::schedule::ScheduleKind;
+use super::{LearnerConfig, RatioAgainst};
+use crate::{
+    loss::{LossSettings, LossType, SamplerCorrection},
+    schedule::ScheduleKind,
+};
 
 impl LearnerConfig {
     /// Returns what should be said of the settings before a run trains, each with its remedy.
     pub fn warnings(&self) -> Vec<String> {
-        let found = [self.filters(), self.warmup(), self.least_rate()];
+        let found = [
+            self.filters(),
+            self.warmup(),
+            self.least_rate(),
+            self.bounds_of_no_ratio(),
+            self.uncorrected_staleness(),
+        ];
         found.into_iter().flatten().collect()
     }
 
@@ -51,6 +60,54 @@ impl LearnerConfig {
             format!(
                 "learner.schedule.min_factor is {least}, but learner.schedule.kind is constant, \
                  which does not fall; give linear or cosine, or leave it out"
+            )
+        })
+    }
+
+    /// The policy before the only update of a step is the one that is trained.
+    fn bounds_of_no_ratio(&self) -> Option<String> {
+        let (loss, default) = (&self.loss, LossSettings::default());
+        let is_one = self.ratio_against == RatioAgainst::Learner && self.num_iterations == 1;
+        // A clip at 1 itself halves the gradient. The cap of cispo must be given.
+        let clips = loss.clip_low > 0.0 && loss.clip_high.unwrap_or(1.0) > 0.0;
+        let caps = loss.loss_type == LossType::Cispo;
+        let sets = [
+            ("clip_low", clips && loss.clip_low != default.clip_low),
+            (
+                "clip_high",
+                clips && !caps && loss.clip_high != default.clip_high,
+            ),
+            ("delta", loss.delta != default.delta),
+            (
+                "sapo_temperature_pos",
+                loss.sapo_temperature_pos != default.sapo_temperature_pos,
+            ),
+            (
+                "sapo_temperature_neg",
+                loss.sapo_temperature_neg != default.sapo_temperature_neg,
+            ),
+        ];
+        let unused: Vec<&str> = sets.iter().filter(|it| it.1).map(|it| it.0).collect();
+        (is_one && !unused.is_empty()).then(|| {
+            format!(
+                "learner.loss sets {}, but with learner.ratio_against = \"learner\" and \
+                 learner.num_iterations = 1 the importance ratio is always 1, so the gradient does \
+                 not depend on that; leave it out, give more iterations, or give ratio_against = \
+                 \"sampler\"",
+                unused.join(", ")
+            )
+        })
+    }
+
+    fn uncorrected_staleness(&self) -> Option<String> {
+        let is_uncorrected = self.ratio_against == RatioAgainst::Learner
+            && self.loss.sampler_correction == SamplerCorrection::Off;
+        let staleness = self.max_staleness;
+        (is_uncorrected && staleness > 0).then(|| {
+            format!(
+                "learner.max_staleness is {staleness}, but with learner.ratio_against = \
+                 \"learner\" and learner.loss.sampler_correction = \"off\" nothing corrects for \
+                 trajectories of older policies; leave out one of the two settings"
             )
         })
     }

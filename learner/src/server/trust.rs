@@ -26,8 +26,7 @@ pub struct TrustConfig {
     #[default(64)]
     pub max_leases_per_actor: usize,
     /// Share of the groups and parts of evaluations whose episodes the learner plays again at its
-    /// env-node before it takes them, 0 to 1. Those with another result are refused. `sqlenv train`
-    /// plays none again.
+    /// env-node before it takes them, 0 to 1. Those with another result are refused.
     #[default(1.0)]
     pub verified_share: f64,
     /// Largest difference, in nats, between a log-probability that an actor recorded and the
@@ -35,8 +34,8 @@ pub struct TrustConfig {
     /// allows as much again. The same program on the same kind of device gives 0.
     #[default(5.0)]
     pub max_logprob_difference: f64,
-    /// Whether a group with a larger difference is refused and handed out again. Otherwise, and
-    /// with several ranks, it is counted and named, and trained on.
+    /// Whether a group with a larger difference is refused and handed out again. Otherwise, with
+    /// several ranks, and in `sqlenv train`, it is counted and named, and trained on.
     #[default(true)]
     pub refuse_logprob_differences: bool,
 }

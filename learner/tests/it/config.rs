@@ -236,6 +236,10 @@ fn usable_settings_that_hardly_anybody_means_are_warned_of() {
         json!({}),
         json!({"schedule": {"kind": "linear", "warmup_steps": 39, "min_factor": 0.1}}),
         json!({"steps": 2, "num_iterations": 2, "schedule": {"warmup_steps": 3}}),
+        json!({"ratio_against": "learner", "max_staleness": 2, "num_iterations": 2,
+            "loss": {"clip_high": 0.3}}),
+        json!({"ratio_against": "learner", "loss": {"loss_type": "cispo", "clip_high": 5.0}}),
+        json!({"max_staleness": 2, "loss": {"clip_low": 0.1, "sampler_correction": "off"}}),
     ] {
         assert_eq!(warnings(usual), Vec::<String>::new());
     }
@@ -255,6 +259,20 @@ fn usable_settings_that_hardly_anybody_means_are_warned_of() {
         (
             json!({"schedule": {"min_factor": 0.1}}),
             "learner.schedule.min_factor is 0.1, but",
+        ),
+        (
+            json!({"ratio_against": "learner", "loss": {"clip_high": 0.3, "delta": 4.0}}),
+            "learner.loss sets clip_high, delta, but",
+        ),
+        (
+            json!({"ratio_against": "learner",
+                "loss": {"loss_type": "sapo", "sapo_temperature_neg": 2.0}}),
+            "learner.loss sets sapo_temperature_neg, but",
+        ),
+        (
+            json!({"ratio_against": "learner", "max_staleness": 2,
+                "loss": {"sampler_correction": "off"}}),
+            "learner.max_staleness is 2, but",
         ),
     ] {
         let found = warnings(unusual);
