@@ -7,9 +7,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::gold::of_gold_sql;
+use crate::integrity::faults_and_damaged;
 use crate::sql::{GoldDatabase, SHOWN_ROWS};
 use crate::sql_text;
-use crate::{DataError, DatabaseRole, Dataset, Manifest, Question, answer_from_rows, faults};
+use crate::{DataError, DatabaseRole, Dataset, Manifest, Question, answer_from_rows};
 
 /// The number of left-out questions that the text of a report names.
 const LISTED_LEFT_OUT: usize = 5;
@@ -20,6 +21,8 @@ pub struct CheckReport {
     /// What was checked: databases that were opened and hashed, questions whose gold SQL was run
     /// again, and those that the loader left out.
     pub dataset: Dataset,
+    /// The databases that are damaged, by name. No gold SQL was run on them: it might never end.
+    pub damaged: BTreeSet<String>,
     /// All problems, one line each.
     pub problems: Vec<String>,
     /// What makes questions hard to answer or to reward, one line for each database and cause.
@@ -58,8 +61,8 @@ impl fmt::Display for CheckReport {
 /// Fails like [`Dataset::open`]. Problems of single questions are part of the report.
 pub fn check(dir: &Path, databases: Option<&[String]>) -> Result<CheckReport, DataError> {
     let dataset = Dataset::open_with_or_without_questions(dir, databases)?;
-    let mut problems = faults(&dataset)?;
-    let (wrong, mut notes) = run_gold_sql(&dataset)?;
+    let (mut problems, damaged) = faults_and_damaged(&dataset)?;
+    let (wrong, mut notes) = run_gold_sql(&dataset, &damaged)?;
     problems.extend(wrong);
     let long = long_answers(&dataset.questions).into_iter();
     notes.extend(long.map(|(database, note)| format!("{database}: {note}")));
@@ -69,16 +72,21 @@ pub fn check(dir: &Path, databases: Option<&[String]>) -> Result<CheckReport, Da
     }
     Ok(CheckReport {
         dataset,
+        damaged,
         problems,
         notes,
     })
 }
 
-/// Runs every gold SQL again. Returns the answers that are wrong now, and what agents could not
-/// run.
-fn run_gold_sql(dataset: &Dataset) -> Result<(Vec<String>, Vec<String>), DataError> {
+/// Runs every gold SQL again, except on damaged databases. Returns the answers that are wrong now,
+/// and what agents could not run.
+fn run_gold_sql(
+    dataset: &Dataset,
+    damaged: &BTreeSet<String>,
+) -> Result<(Vec<String>, Vec<String>), DataError> {
     let (mut problems, mut notes) = (Vec::new(), Vec::new());
-    for (name, file) in &dataset.databases {
+    let databases = dataset.databases.iter();
+    for (name, file) in databases.filter(|(name, _)| !damaged.contains(*name)) {
         let database = GoldDatabase::open(&file.path)?;
         // Wordings of one query share its result.
         let mut results = BTreeMap::new();

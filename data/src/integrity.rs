@@ -1,5 +1,6 @@
 //! Looks for damage in database files.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
@@ -32,19 +33,34 @@ const TOO_LONG: &str = "takes too long to check";
 /// # Errors
 /// A file cannot be opened.
 pub fn faults(dataset: &Dataset) -> Result<Vec<String>, DataError> {
-    let mut faults = Vec::new();
-    for file in dataset.databases.values() {
-        faults.extend(database_faults(file)?);
+    faults_and_damaged(dataset).map(|(faults, _)| faults)
+}
+
+/// Returns the faults, and the names of the databases that are damaged.
+pub(crate) fn faults_and_damaged(
+    dataset: &Dataset,
+) -> Result<(Vec<String>, BTreeSet<String>), DataError> {
+    let (mut faults, mut damaged) = (Vec::new(), BTreeSet::new());
+    for (name, file) in &dataset.databases {
+        let (found, is_damaged) = database_faults(file)?;
+        faults.extend(found);
+        damaged.extend(is_damaged.then(|| name.clone()));
     }
     let wrong = dataset.left_out.iter().filter(|it| it.is_wrong);
     faults.extend(wrong.map(|it| format!("{it}; correct the record, or remove it")));
-    Ok(faults)
+    Ok((faults, damaged))
 }
 
-fn database_faults(file: &DatabaseFile) -> Result<Vec<String>, DataError> {
+/// Returns the faults of a database, and whether it is damaged.
+fn database_faults(file: &DatabaseFile) -> Result<(Vec<String>, bool), DataError> {
     let (name, path) = (&file.name, file.path.display());
     let mut connection = open_immutable(&file.path).map_err(DataError::sqlite(&file.path))?;
-    let mut faults: Vec<String> = damage_of(&mut connection, &file.path)
+    let damage = damage_of(&mut connection, &file.path);
+    // What takes too long to check may be damaged.
+    let is_damaged = damage
+        .iter()
+        .any(|found| found == TOO_LONG || obstacle(found).is_none());
+    let mut faults: Vec<String> = damage
         .into_iter()
         .map(|found| match obstacle(&found) {
             Some(obstacle) => format!("{name}: {path}: {obstacle}"),
@@ -60,7 +76,7 @@ fn database_faults(file: &DatabaseFile) -> Result<Vec<String>, DataError> {
             log.display()
         ));
     }
-    Ok(faults)
+    Ok((faults, is_damaged))
 }
 
 /// Returns the write-ahead log or the rollback journal beside a database, unless it is empty or
@@ -110,7 +126,10 @@ fn contradicts_declaration(found: &str) -> bool {
 pub(crate) fn obstacle(found: &str) -> Option<String> {
     Some(match found {
         TOO_LONG => {
-            format!("the database {found}; make its tables again without computed columns")
+            format!(
+                "the database {found}; make its tables again in a new file, without computed \
+                 columns"
+            )
         }
         _ if needs_application(found) => format!(
             "its schema needs its own application ({found}); make the table again without that"
@@ -128,13 +147,9 @@ pub(crate) fn obstacle(found: &str) -> Option<String> {
 /// Looks for damage in all pages of an open database, and returns what SQLite finds, a line each.
 /// Afterwards the connection has no module of virtual tables, and only serves to copy the database.
 pub(crate) fn damage_of(connection: &mut Connection, path: &Path) -> Vec<String> {
-    // A log may hold most of the rows. Its header could state any number of pages, so the sizes of
-    // the files count.
-    let files = [Some(path.to_owned()), unread_log(path)];
-    let sizes = files.iter().flatten().map(|file| file.metadata());
-    let bytes: u64 = sizes.map(|it| it.map_or(0, |it| it.len())).sum();
+    let limited = limit_reading(connection, path);
     let length = limit_computed(connection);
-    let checked = quick_check(connection, STEPS + STEPS_PER_BYTE * bytes);
+    let checked = limited.and_then(|()| quick_check(connection));
     // The limits are those of this check. Removing them cannot fail on an open connection.
     let _ = connection.progress_handler(0, None::<fn() -> bool>);
     if let Some(bytes) = length {
@@ -149,6 +164,17 @@ pub(crate) fn damage_of(connection: &mut Connection, path: &Path) -> Vec<String>
             _ => vec![error.to_string()],
         },
     }
+}
+
+/// Limits what reads a database by the size of its files. The first statement on a connection reads
+/// the schema, whose pages may form a tree without an end, so this comes before it.
+pub(crate) fn limit_reading(connection: &mut Connection, path: &Path) -> rusqlite::Result<()> {
+    // A log may hold most of the rows. Its header could state any number of pages, so the sizes of
+    // the files count.
+    let files = [Some(path.to_owned()), unread_log(path)];
+    let sizes = files.iter().flatten().map(|file| file.metadata());
+    let bytes: u64 = sizes.map(|it| it.map_or(0, |it| it.len())).sum();
+    limit_steps(connection, STEPS + STEPS_PER_BYTE * bytes)
 }
 
 /// Limits the length of values if the schema has virtual columns, and returns the limit before.
@@ -166,12 +192,11 @@ fn limit_computed(connection: &Connection) -> Option<i32> {
     has_virtual.unwrap_or(false).then(limit).flatten()
 }
 
-fn quick_check(connection: &mut Connection, budget: u64) -> rusqlite::Result<Vec<String>> {
+fn quick_check(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     // Queries do not depend on CHECK constraints, and rows may be older than these.
     connection.execute_batch("PRAGMA ignore_check_constraints = ON")?;
     drop_modules(connection)?;
-    limit_steps(connection, budget)?;
     check_names(connection)?;
     let mut statement = connection.prepare(&format!("PRAGMA quick_check({MOST_LINES})"))?;
     let lines = statement.query_map([], |row| row.get::<_, String>(0))?;

@@ -79,6 +79,15 @@ impl GoldDatabase {
     /// Makes a connection read-only and limits its queries. Its clock is the one that it was opened
     /// with: the machine's, if it is in memory.
     pub(crate) fn guard(mut connection: Connection) -> rusqlite::Result<Self> {
+        let steps = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&steps);
+        let over_budget = move || {
+            let before = counter.fetch_add(STEPS_PER_CHECK as u64, Ordering::Relaxed);
+            before + STEPS_PER_CHECK as u64 > BUDGET_STEPS
+        };
+        // Before the first statement: it reads the schema, whose pages may form a tree without an
+        // end.
+        connection.progress_handler(STEPS_PER_CHECK, Some(over_budget))?;
         check_names(&connection)?;
         let declared = declared_tables(&connection)?;
         let shadows = shadow_tables(&connection)?;
@@ -104,14 +113,7 @@ impl GoldDatabase {
             _ => Authorization::Deny,
         };
         connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)?;
-        let steps = Arc::new(AtomicU64::new(0));
-        let counter = Arc::clone(&steps);
-        let over_budget = move || {
-            let before = counter.fetch_add(STEPS_PER_CHECK as u64, Ordering::Relaxed);
-            before + STEPS_PER_CHECK as u64 > BUDGET_STEPS
-        };
         connection.authorizer(Some(authorizer))?;
-        connection.progress_handler(STEPS_PER_CHECK, Some(over_budget))?;
         Ok(Self {
             connection,
             declared,

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::integrity::{damage_of, needs_application, obstacle, unread_log};
+use crate::integrity::{damage_of, limit_reading, needs_application, obstacle, unread_log};
 use crate::sql::{GoldDatabase, NOT_UTF8, harden, open_immutable, shadow_tables};
 use crate::sql_text::quoted;
 use crate::{DataError, folder};
@@ -166,11 +166,11 @@ fn open(source: &Path) -> Result<Connection, DataError> {
         return open_immutable(source).map_err(failed);
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(source, flags).map_err(failed)?;
-    // The first read opens the log.
-    connection
-        .query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))
-        .map_err(failed)?;
+    let mut connection = Connection::open_with_flags(source, flags).map_err(failed)?;
+    limit_reading(&mut connection, source).map_err(failed)?;
+    // The first read opens the log. No limit of steps ends a count.
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_master)";
+    connection.query_row(sql, [], |_| Ok(())).map_err(failed)?;
     Ok(connection)
 }
 

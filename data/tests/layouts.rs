@@ -181,6 +181,10 @@ fn wordings_of_a_spider_query_stay_in_one_split() {
         (12..=60).contains(&dataset.split("eval").count()),
         "near 30 in 100"
     );
+    let train = dataset.split("train").count();
+    let counts = format!("train: {train} questions, {} queries\n", train / 2);
+    let stats = data::stats(&dataset);
+    assert!(stats.contains(&counts), "{counts}: {stats}");
     assert!(
         dataset
             .questions

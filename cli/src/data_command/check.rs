@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Result, bail, ensure};
 use clap::Parser;
-use data::{Dataset, LeftOut};
+use data::{CheckReport, Dataset, LeftOut};
 use env::{EnvSettings, Environment};
 
 use crate::{args::data_dir, out_file, stdout};
@@ -45,10 +45,21 @@ pub(crate) fn check(args: &DataFolderArgs) -> Result<()> {
     check_left_out(args.left_out.as_deref())?;
     let mut report = data::check(&args.dir, args.databases.as_deref())?;
     write_left_out(args.left_out.as_deref(), &report.dataset.left_out)?;
-    let refusal = refusal_of_environment(report.dataset.clone());
+    let refusal = refusal_of_environment(undamaged(&report));
     report.problems.extend(refusal);
     stdout::print(&report)?;
     fail_on(&args.dir, report.problems.len())
+}
+
+/// Returns the data without the databases that are damaged. The environment would name these again,
+/// and may take long to read them.
+fn undamaged(report: &CheckReport) -> Dataset {
+    let mut dataset = report.dataset.clone();
+    let is_whole = |name: &String| !report.damaged.contains(name);
+    dataset.databases.retain(|name, _| is_whole(name));
+    let questions = &mut dataset.questions;
+    questions.retain(|question| is_whole(&question.database_name));
+    dataset
 }
 
 /// Counts the questions, and looks for damage.

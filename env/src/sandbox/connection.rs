@@ -3,19 +3,21 @@
 //! Invariant: the connection is read-only and immutable (no locks, no journal, no file beside the
 //! database), the time is constant, and extensions and writable schemas are off.
 
-use std::{ffi::c_int, path::Path, ptr::null_mut};
+use std::{ffi::c_int, path::Path, ptr::null_mut, sync::Arc};
 
 use rusqlite::{Connection, config::DbConfig, ffi};
 
-use super::process;
+use super::{meter::Meter, process};
 
-/// Opens the database file at `path`.
-pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
+/// Opens the database file at `path`, and reads its schema. The meter has `work_units`.
+pub(super) fn open(path: &Path, work_units: u64) -> rusqlite::Result<(Connection, Arc<Meter>)> {
     process::prepare()?;
-    let connection = data::open_immutable(path)?;
+    let mut connection = data::open_immutable(path)?;
     without_lookaside(&connection)?;
+    // Before the first statement: it reads the schema, whose pages may form a tree without an end.
+    let meter = Meter::install(&mut connection, work_units)?;
     harden(&connection)?;
-    Ok(connection)
+    Ok((connection, meter))
 }
 
 /// Turns off SQLite's cache of small allocations. Its content depends on earlier statements, so

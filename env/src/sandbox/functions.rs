@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use rusqlite::{
     Connection, Error, ToSql,
-    ffi::{Error as Code, SQLITE_TOOBIG},
+    ffi::{Error as Code, SQLITE_NOMEM, SQLITE_TOOBIG},
     functions::{Context, FunctionFlags},
     limits::Limit,
     types::{ToSqlOutput, ValueRef},
@@ -22,6 +22,7 @@ use rusqlite::{
 
 use self::builtin::Builtin;
 use super::{
+    memory,
     meter::Meter,
     pattern::{self, PatternSyntax},
     text::{self, Sides},
@@ -197,9 +198,18 @@ fn replace(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
         return Ok(None);
     };
     call.spend((text.len() + pattern.len()) as u64 * EXAMINED_BYTES)?;
-    let replaced = text::replace(text, pattern, replacement, call.max_bytes)
-        .ok_or_else(|| Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None))?;
-    call.spend(replaced.len() as u64)?;
+    let replaced = text::replace(text, pattern, replacement, |bytes| {
+        let failure = |code| Err(Error::SqliteFailure(Code::new(code), None));
+        if bytes > call.max_bytes as u64 {
+            return failure(SQLITE_TOOBIG);
+        }
+        call.spend(bytes)?;
+        // SQLite charges its copy of the result, but the result itself is outside of its heap.
+        match memory::may_hold(bytes) {
+            true => Ok(()),
+            false => failure(SQLITE_NOMEM),
+        }
+    })?;
     Ok(Some(SqlOutput::Text(replaced)))
 }
 

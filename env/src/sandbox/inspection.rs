@@ -15,6 +15,12 @@ use crate::settings::SqlLimits;
 /// Work units for each byte of a file, more than reading all its rows takes.
 const UNITS_PER_BYTE: u64 = 16;
 
+/// Returns the work units for reading a file once.
+pub(super) fn reading_units(file_bytes: u64, limits: &SqlLimits) -> u64 {
+    let units = file_bytes.saturating_mul(UNITS_PER_BYTE);
+    units.saturating_add(limits.work_units)
+}
+
 /// Runs `read` on a connection to the file at `path`, which has `file_bytes`.
 ///
 /// # Errors
@@ -25,11 +31,16 @@ pub(crate) fn inspect<T>(
     limits: &SqlLimits,
     read: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
 ) -> Result<T, String> {
-    let work_units = file_bytes
-        .saturating_mul(UNITS_PER_BYTE)
-        .saturating_add(limits.work_units);
+    let work_units = reading_units(file_bytes, limits);
     let (mut connection, meter) =
-        open(path, work_units, limits).map_err(|error| unreadable(&error))?;
+        open(path, work_units, limits).map_err(|error| match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted) => format!(
+                "has a schema that takes more than {work_units} units of work to read; build or \
+                 copy it again"
+            ),
+            _ => unreadable(&error),
+        })?;
+    let _pages = meter.charge_pages();
     let _memory = StatementMemory::start(limits.memory_bytes);
     // A collation cannot end a statement, and `read` may go on after a function that did.
     let outcome = read(&mut connection).and_then(|value| meter.check().map(|()| value));
@@ -53,8 +64,7 @@ fn open(
     work_units: u64,
     limits: &SqlLimits,
 ) -> rusqlite::Result<(Connection, Arc<Meter>)> {
-    let mut connection = connection::open(path)?;
-    let meter = Meter::install(&mut connection, work_units)?;
+    let (connection, meter) = connection::open(path, work_units)?;
     let limits = SqlLimits {
         // SQLite copies what a function returns, so the memory of the statement bounds it too. This
         // limit keeps a function from making a longer value first.

@@ -98,6 +98,18 @@ impl Drop for StatementMemory {
     }
 }
 
+/// Returns whether the statement on this thread may hold `bytes` at all. If not, that is over its
+/// cap.
+pub(super) fn may_hold(bytes: u64) -> bool {
+    ACCOUNT.with(|account| {
+        let is_over = account.id.get() != 0 && bytes > account.cap_bytes.get();
+        account
+            .has_refused
+            .set(account.has_refused.get() || is_over);
+        !is_over
+    })
+}
+
 /// Runs `work` without charging it: for what outlives the statement.
 pub(super) fn uncharged<T>(work: impl FnOnce() -> T) -> T {
     struct Resume(u64);
@@ -265,10 +277,13 @@ mod tests {
             let kept = malloc(0);
             memory.restart(2_000);
             assert_eq!(memory.exceeded_cap(), None, "the cap is another one");
+            assert!(may_hold(2_000) && memory.exceeded_cap().is_none());
+            assert!(!may_hold(2_001) && memory.exceeded_cap().is_some());
             free(kept);
             assert!(!memory.charge(2_001) && memory.charge(2_000));
             assert_eq!(memory.peak_bytes(), 2_000);
             drop(memory);
+            assert!(may_hold(u64::MAX), "there is no statement");
             free(malloc(5_000));
             assert_eq!(StatementMemory::start(0).exceeded_cap(), None);
         }

@@ -1,9 +1,9 @@
-//! SQLite's page cache, without charging a statement for the pages of files.
+//! SQLite's page cache, without charging a statement for the memory of the pages of files.
 //!
-//! Invariant: a statement pays for the pages of its own temporary tables and never for those of a
-//! file. A file's pages stay for later statements, so charging them would make a statement's result
-//! depend on what ran before it. The cache size bounds them. SQLite's own implementation does the
-//! caching.
+//! Invariant: a statement pays for the memory of its own temporary tables and never for that of a
+//! file's pages. These stay for later statements, so charging them would make a statement's result
+//! depend on what ran before it. The cache size bounds them. How often it reads one is counted as
+//! work (`meter.rs`). SQLite's own implementation does the caching.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -13,7 +13,7 @@ use std::{
 
 use rusqlite::ffi::{sqlite3_pcache, sqlite3_pcache_methods2, sqlite3_pcache_page};
 
-use super::memory::uncharged;
+use super::{memory::uncharged, meter::count_page};
 
 /// SQLite's own methods.
 struct Original(sqlite3_pcache_methods2);
@@ -98,6 +98,7 @@ unsafe extern "C" fn fetch(
     let cache = unsafe { cache(handle) };
     let fetch = || original!(xFetch(cache.inner, key, create));
     if cache.of_file {
+        count_page();
         uncharged(fetch)
     } else {
         fetch()

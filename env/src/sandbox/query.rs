@@ -6,7 +6,7 @@ use data::sql_text::{first_keyword, has_another_statement};
 use rusqlite::{Connection, Error as SqliteError, ErrorCode, PrepFlags, StatementStatus, ffi};
 
 use super::{
-    authorizer::authorize_reads, collations, connection, functions, limits,
+    authorizer::authorize_reads, collations, connection, functions, inspection, limits,
     memory::StatementMemory, meter::Meter,
 };
 use crate::{
@@ -134,7 +134,8 @@ impl Sandbox {
             value_bytes: limits.value_bytes.max(database.longest_row_bytes),
             ..limits.clone()
         };
-        let mut connection = connection::open(&database.file.path)?;
+        let reading_units = inspection::reading_units(database.file.size_bytes, &limits);
+        let (mut connection, _) = connection::open(&database.file.path, reading_units)?;
         limits::set(&connection, &limits)?;
         let own = database.schema.tables.iter().map(|it| it.name.as_str());
         // Loads the schema, too. Otherwise the first query would pay for steps that later ones do
@@ -169,6 +170,7 @@ impl Sandbox {
             seconds
         };
         self.meter.start(Duration::from_secs_f64(seconds));
+        let _pages = self.meter.charge_pages();
         let memory = StatementMemory::start(self.limits.memory_bytes / COMPILING_SHARE);
         let rows = match self.run(sql, &memory) {
             Err(_) if self.is_quick && self.meter.check().is_err() => return Err(QuickBudgetSpent),

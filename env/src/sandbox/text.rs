@@ -36,31 +36,35 @@ pub(super) fn instr(haystack: &[u8], needle: &[u8], is_text: bool) -> i64 {
     })
 }
 
-/// Replaces each `pattern` in `text`, leftmost first. Returns `None` if the result has more than
-/// `max_bytes`.
-pub(super) fn replace(
+/// Replaces each `pattern` in `text`, leftmost first. `allow` gets the bytes of the result before
+/// it is made.
+///
+/// # Errors
+/// `allow` fails.
+pub(super) fn replace<E>(
     text: &[u8],
     pattern: &[u8],
     replacement: &[u8],
-    max_bytes: usize,
-) -> Option<Vec<u8>> {
+    allow: impl FnOnce(u64) -> Result<(), E>,
+) -> Result<Vec<u8>, E> {
     // SQLite treats a pattern that begins with NUL as empty.
     if pattern.first().is_none_or(|first| *first == 0) {
-        return Some(text.to_vec());
+        allow(text.len() as u64)?;
+        return Ok(text.to_vec());
     }
     let needle = memmem::Finder::new(pattern);
-    let mut replaced = Vec::with_capacity(text.len());
+    let count = needle.find_iter(text).count();
+    let kept = text.len() - count * pattern.len();
+    allow(kept as u64 + count as u64 * replacement.len() as u64)?;
+    let mut replaced = Vec::with_capacity(kept + count * replacement.len());
     let mut rest = text;
     while let Some(at) = needle.find(rest) {
         replaced.extend_from_slice(&rest[..at]);
         replaced.extend_from_slice(replacement);
-        if replaced.len() > max_bytes {
-            return None;
-        }
         rest = &rest[at + pattern.len()..];
     }
     replaced.extend_from_slice(rest);
-    (replaced.len() <= max_bytes).then_some(replaced)
+    Ok(replaced)
 }
 
 /// Returns `text` without the characters of `set` at its ends, and the number of bytes examined.
@@ -221,7 +225,8 @@ pub(crate) mod tests {
         let mut needle = vec![b'a'; 1 << 19];
         needle.push(b'b');
         assert_eq!(instr(&text, &needle, true), 0);
-        assert_eq!(replace(&text, &needle, b"", 1 << 20), Some(text.clone()));
+        let allow = |bytes: u64| (bytes == 1 << 20).then_some(()).ok_or(bytes);
+        assert_eq!(replace(&text, &needle, b"", allow), Ok(text.clone()));
         let set: String = ('\u{1000}'..'\u{9000}').collect();
         let (rest, work) = trim(set.as_bytes(), set.as_bytes(), Sides::Both, u64::MAX);
         assert_eq!(rest, Some(b"".as_slice()));
@@ -246,9 +251,11 @@ pub(crate) mod tests {
         }
     }
 
+    /// The result would have a terabyte.
     #[test]
-    fn growth_is_bounded() {
-        let text = vec![b'a'; 1_000];
-        assert_eq!(replace(&text, b"a", &text, 10_000), None);
+    fn growth_is_known_before_the_result_is_made() {
+        let text = vec![b'a'; 1 << 20];
+        assert_eq!(replace(&text, b"a", &text, Err), Err(1 << 40));
+        assert_eq!(replace(b"abcab", b"ab", b"x", Err), Err(3));
     }
 }

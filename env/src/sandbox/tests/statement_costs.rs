@@ -93,7 +93,8 @@ fn compare(dataset: &Dataset) {
         let database =
             Database::open(file, &ResultLimits::default(), &SqlLimits::default()).unwrap();
         let sandbox = Sandbox::open(&database, &SqlLimits::default(), WorkBudget::Full).unwrap();
-        let bare = connection::open(&file.path).unwrap();
+        let (mut bare, _) = connection::open(&file.path, u64::MAX).unwrap();
+        bare.progress_handler(0, None::<fn() -> bool>).unwrap();
         let in_bare = |sql: &str| {
             let mut statement = bare.prepare(sql).unwrap();
             read_rows(&mut statement, 200, |_| Ok(())).unwrap();
