@@ -9,7 +9,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use data::{Dataset, Question};
+use data::{DatabaseFile, Dataset, Question};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     database::Database, episode::EpisodeSpec, error::EnvError, gold::GoldRows,
@@ -39,6 +40,9 @@ pub struct QuestionPage<'a> {
 /// A question with what is computed from it once.
 pub(crate) struct CatalogEntry {
     pub(crate) question: Arc<Question>,
+    /// SHA-256, in hexadecimal, of what an episode depends on: the text, the answer, the database
+    /// file. Nodes that serve other questions beside this one have the same.
+    pub(crate) question_sha256: String,
     pub(crate) database: Arc<Database>,
     pub(crate) gold: Arc<OnceLock<GoldRows>>,
 }
@@ -159,12 +163,24 @@ fn join(
                 ),
             })?;
         Ok(CatalogEntry {
+            question_sha256: question_sha256(&question, &database.file),
             database: Arc::clone(database),
             question: Arc::new(question),
             gold: Arc::default(),
         })
     };
     questions.into_iter().map(entry).collect()
+}
+
+fn question_sha256(question: &Question, database: &DatabaseFile) -> String {
+    let record = serde_json::json!([
+        question.question_text,
+        question.gold_sql,
+        question.gold_answer,
+        question.answer_type,
+        database.sha256,
+    ]);
+    hex::encode(Sha256::digest(record.to_string()))
 }
 
 /// Groups the questions by split. A question of split `a/b` is in `a/b`, `a` and the empty split.

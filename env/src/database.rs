@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use data::{DatabaseFile, HashedFile, sql_text::quoted};
 use parking_lot::Mutex;
-use rusqlite::Connection;
+use rusqlite::{Connection, ffi};
 
 use crate::{
     error::EnvError,
@@ -97,30 +97,37 @@ fn read_schema(
     // Agents cannot query virtual tables, whose module may be missing here, so they do not see
     // where these keep their content.
     let shadows = data::shadow_tables(connection)?;
-    let mut names: Vec<(String, bool)> = connection
+    let mut names: Vec<(String, bool, bool)> = connection
         .prepare(
-            "SELECT name, type = 'table' FROM sqlite_master WHERE type IN ('table', 'view') AND \
-             NOT (type = 'table' AND rootpage = 0) AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
-             ORDER BY rowid",
+            "SELECT name, type = 'table', sql FROM sqlite_master \
+             WHERE type IN ('table', 'view') AND NOT (type = 'table' AND rootpage = 0) \
+             AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid",
         )?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .query_map([], |row| {
+            let is_utf8 = row.get_ref(2)?.as_str().is_ok();
+            Ok((row.get(0)?, row.get(1)?, is_utf8))
+        })?
         .collect::<Result<_, _>>()?;
-    names.retain(|(name, is_table)| !is_table || !shadows.contains(name));
+    names.retain(|(name, is_table, _)| !is_table || !shadows.contains(name));
     let (mut tables, mut views) = (Vec::with_capacity(names.len()), Vec::new());
     let mut longest_row_bytes = 0;
-    for (place, (name, is_table)) in names.iter().enumerate() {
-        let columns = columns(connection, name);
+    for (place, (name, is_table, is_utf8)) in names.iter().enumerate() {
         if !is_table {
+            // rusqlite's authorizer panics on a name in a view that is not UTF-8.
+            let columns = match is_utf8 {
+                true => columns(connection, name),
+                false => Err(not_utf8()),
+            };
             views.push((place, name, columns));
             continue;
         }
-        let columns = columns?;
+        let columns = columns(connection, name)?;
         longest_row_bytes = longest_row_bytes.max(longest_row(connection, name, &columns)?);
         tables.push((place, read_table(connection, name, &columns, limits)?));
     }
     // Agents query a view under the authorizer. One that it denies, for instance because it calls
     // random(), would show other rows on each node.
-    let all = names.iter().map(|(name, _)| name.as_str());
+    let all = names.iter().map(|(name, ..)| name.as_str());
     authorize_reads(connection, all, false)?;
     for (place, name, columns) in views {
         match columns.and_then(|columns| read_table(connection, name, &columns, limits)) {
@@ -145,6 +152,11 @@ fn is_unusable(error: &rusqlite::Error) -> bool {
         error.sqlite_error_code(),
         Some(AuthorizationForStatementDenied | Unknown)
     )
+}
+
+fn not_utf8() -> rusqlite::Error {
+    let error = ffi::Error::new(ffi::SQLITE_ERROR);
+    rusqlite::Error::SqliteFailure(error, Some("its SQL is not UTF-8".to_owned()))
 }
 
 /// Returns the names and types of the columns.
@@ -212,7 +224,11 @@ mod tests {
             CREATE VIEW broken AS SELECT * FROM gone; CREATE VIEW other AS SELECT b FROM t;
             CREATE TABLE u (a); CREATE VIEW both AS SELECT a, c FROM t JOIN u;
             CREATE VIEW all_of_both AS SELECT * FROM t UNION ALL SELECT * FROM u;
-            ALTER TABLE t ADD COLUMN c; ALTER TABLE u ADD COLUMN c; ALTER TABLE u ADD COLUMN d;";
+            ALTER TABLE t ADD COLUMN c; ALTER TABLE u ADD COLUMN c; ALTER TABLE u ADD COLUMN d;
+            CREATE VIEW latin AS SELECT a AS zzz FROM t;
+            CREATE VIEW latin_too AS WITH zzz AS (SELECT a FROM t) SELECT a FROM zzz;
+            PRAGMA writable_schema = ON;
+            UPDATE sqlite_master SET sql = replace(sql, 'zzz', CAST(x'e9' AS TEXT));";
         assert_eq!(tables_of("views", sql), ["t", "whole", "u"]);
     }
 

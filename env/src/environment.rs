@@ -172,7 +172,7 @@ impl Environment {
             environment_version: env.version.clone(),
             expires_at_unix_seconds: now_unix_seconds
                 .saturating_add(env.settings.token_ttl_seconds),
-            database_sha256: entry.database.file.sha256.clone(),
+            question_sha256: entry.question_sha256.clone(),
             state: EpisodeState {
                 episode_id: episode_id.clone(),
                 question_id: question_id.clone(),
@@ -285,7 +285,7 @@ impl EnvironmentState {
         let question_id = &body.state.question_id;
         self.catalog
             .get(question_id)
-            .filter(|entry| entry.database.file.sha256 == body.database_sha256)
+            .filter(|entry| entry.question_sha256 == body.question_sha256)
             .ok_or_else(|| TokenError::ForeignDatabase {
                 question_id: question_id.clone(),
             })

@@ -186,7 +186,8 @@ impl EpisodeState {
     }
 }
 
-/// Reads what `action` asks for. Action and table names match in any case.
+/// Reads what `action` asks for. Action and table names match in any case, and with white space
+/// around them.
 pub(crate) fn parse<'a>(
     action: &'a Action,
     schema: &Schema,
@@ -199,7 +200,7 @@ pub(crate) fn parse<'a>(
             argument.len()
         ));
     }
-    let table = |parsed: fn(usize) -> ParsedAction<'a>| match schema.find(argument.trim()) {
+    let table = |parsed: fn(usize) -> ParsedAction<'a>| match schema.find(argument) {
         Some(index) => parsed(index),
         None => ParsedAction::Invalid(format!(
             "Table '{}' not found. Available tables: {}",

@@ -46,11 +46,21 @@ impl Table {
 }
 
 impl Schema {
-    /// Returns the index of the table of this name. The exact spelling wins over another case.
+    /// Returns the index of the table of this name. The exact spelling wins over another case, and
+    /// both win over a name that differs in white space at its ends.
     pub fn find(&self, name: &str) -> Option<usize> {
-        let position = |matches: &dyn Fn(&Table) -> bool| self.tables.iter().position(matches);
-        position(&|table| table.name == name)
-            .or_else(|| position(&|table| table.name.eq_ignore_ascii_case(name)))
+        let position = |matches: &dyn Fn(&str) -> bool| {
+            let mut tables = self.tables.iter();
+            tables.position(|table| matches(&table.name))
+        };
+        let trimmed = name.trim();
+        let spelled = |name: &str| {
+            position(&|own| own == name).or_else(|| position(&|own| own.eq_ignore_ascii_case(name)))
+        };
+        spelled(name)
+            .or_else(|| spelled(trimmed))
+            .or_else(|| position(&|own| own.trim() == trimmed))
+            .or_else(|| position(&|own| own.trim().eq_ignore_ascii_case(trimmed)))
     }
 
     /// Returns all table names in one line.

@@ -18,7 +18,7 @@ use smart_default::SmartDefault;
 use crate::{error::EnvError, reward::RewardProfile, rows::ResultLimits};
 
 /// Version of the rules in this crate's code. It is raised when the same actions get other answers.
-const RULES_VERSION: &str = "7";
+const RULES_VERSION: &str = "8";
 /// Largest step budget that a caller may ask for.
 pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
 /// The statements that read a schema are shorter.
@@ -58,7 +58,7 @@ pub struct EnvSettings {
     pub sql: SqlLimits,
     /// Limits of one observation.
     pub result: ResultLimits,
-    /// Seconds from Reset until a token expires.
+    /// Seconds from Reset until a token expires, at least 1.
     #[default(24 * 3_600)]
     pub token_ttl_seconds: u64,
     /// Key that signs tokens, at least 32 bytes; all nodes that share episodes need the same key.
@@ -77,7 +77,8 @@ pub struct EnvSettings {
 #[serde(default, deny_unknown_fields)]
 pub struct SqlLimits {
     /// Work units: steps of SQLite's virtual machine, plus one for each 64 bytes that a function
-    /// reads, writes or compares. This is a timeout that is the same on every machine.
+    /// reads, writes or compares, and 16 for each page of a large table that `count(*)` counts.
+    /// This is a timeout that is the same on every machine.
     #[default(20_000_000)]
     pub work_units: u64,
     /// Bytes of memory that SQLite may hold for the query, rows that were read included. A
@@ -173,6 +174,9 @@ impl EnvSettings {
         if !(0.0..=1.0).contains(&self.post_episode_penalty) {
             return refuse("post_episode_penalty", "give a number from 0 to 1");
         }
+        if self.token_ttl_seconds == 0 {
+            return refuse("token_ttl_seconds", "give 1 or more");
+        }
         let wall_clock = self.sql.wall_clock_seconds;
         if !(wall_clock > 0.0 && wall_clock <= 3_600.0) {
             return refuse(
@@ -266,7 +270,7 @@ mod tests {
     #[test]
     fn the_version_of_the_default_rules_is_stable() {
         let version = EnvSettings::default().environment_version();
-        assert_eq!(version, "7-d0ca1fd2");
+        assert_eq!(version, "8-d0ca1fd2");
     }
 
     #[test]
@@ -278,6 +282,14 @@ mod tests {
         assert_eq!(
             config.validate().unwrap_err().to_string(),
             "environment setting step_budget cannot be used: give 1 to 1000"
+        );
+        let config = EnvSettings {
+            token_ttl_seconds: 0,
+            ..EnvSettings::default()
+        };
+        assert_eq!(
+            config.validate().unwrap_err().to_string(),
+            "environment setting token_ttl_seconds cannot be used: give 1 or more"
         );
         let unknown = serde_json::from_str::<EnvSettings>(r#"{"step_bugdet": 3}"#);
         assert!(unknown.unwrap_err().to_string().contains("step_bugdet"));

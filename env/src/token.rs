@@ -55,10 +55,10 @@ pub enum TokenError {
         /// Version of this node.
         ours: String,
     },
-    /// The question is unknown here, or its database differs.
+    /// The question is unknown here, or it or its database differs.
     #[error(
-        "episode token is for question {question_id:?} on another copy of its database; serve the \
-         same dataset on all nodes, or call Reset again"
+        "episode token is for question {question_id:?}, which this node does not have or has with \
+         another text, answer or database; serve the same dataset on all nodes, or call Reset again"
     )]
     ForeignDatabase {
         /// The question.
@@ -73,9 +73,9 @@ pub(crate) struct TokenBody {
     pub(crate) environment_version: String,
     #[prost(uint64, tag = "2")]
     pub(crate) expires_at_unix_seconds: u64,
-    /// SHA-256 of the database file, hexadecimal.
+    /// Identifies the question with its answer and its database.
     #[prost(string, tag = "3")]
-    pub(crate) database_sha256: String,
+    pub(crate) question_sha256: String,
     #[prost(message, required, tag = "4")]
     pub(crate) state: EpisodeState,
 }
@@ -170,7 +170,7 @@ mod tests {
         TokenBody {
             environment_version: "1-ab".to_owned(),
             expires_at_unix_seconds: 1_000,
-            database_sha256: "00".to_owned(),
+            question_sha256: "00".to_owned(),
             state: EpisodeState {
                 question_id: "q".to_owned(),
                 history: vec!["DESCRIBE cars".to_owned()],

@@ -6,9 +6,20 @@
 mod common;
 
 use common::{Fixture, NOW, rewards};
-use env::{Action, EnvError, EnvSettings, EpisodeSpec, TokenError};
+use data::{AnswerType, DatabaseFile, Dataset};
+use env::{Action, EnvError, EnvSettings, Environment, EpisodeSpec, TokenError};
 
 const GOLD: &str = "SELECT count(*) FROM Cars";
+
+const KEY: &str = "an HMAC key that two nodes have in common";
+
+/// The settings of nodes that share episodes.
+fn shared() -> EnvSettings {
+    EnvSettings {
+        signing_key: Some(KEY.to_owned().into()),
+        ..EnvSettings::default()
+    }
+}
 
 fn close(left: &[f64], right: &[f64]) -> bool {
     left.len() == right.len()
@@ -235,12 +246,7 @@ async fn c1_to_c7_rewards() {
 
 #[tokio::test]
 async fn a_step_is_a_function_of_token_and_action() {
-    let key = "an HMAC key that two nodes have in common";
-    let config = || EnvSettings {
-        signing_key: Some(key.to_owned().into()),
-        ..EnvSettings::default()
-    };
-    let (one, other) = (Fixture::new(config()), Fixture::new(config()));
+    let (one, other) = (Fixture::new(shared()), Fixture::new(shared()));
     let start = one.reset("cars-1", "default").token;
     let described = one.step(&start, "DESCRIBE", "Cars").await;
     assert_eq!(
@@ -260,6 +266,49 @@ async fn a_step_is_a_function_of_token_and_action() {
         on.observation.action_history,
         ["DESCRIBE Cars", "ANSWER 40"]
     );
+}
+
+/// Half of an episode would be about one question, and half about another. Other questions beside
+/// it change nothing.
+#[tokio::test]
+async fn a_token_of_another_question_or_database_is_refused() {
+    type Change = fn(&mut Dataset);
+    let table: [(Change, bool); 7] = [
+        (|it| it.questions.truncate(1), true),
+        (|it| it.questions[0].split = "eval".to_owned(), true),
+        (|it| it.questions[0].question_text.push('?'), false),
+        (|it| it.questions[0].gold_sql.push(';'), false),
+        (
+            |it| it.questions[0].gold_answer = serde_json::json!(41),
+            false,
+        ),
+        (|it| it.questions[0].answer_type = AnswerType::Float, false),
+        (
+            |it| {
+                let file = it.databases.get_mut("cars").unwrap();
+                let connection = rusqlite::Connection::open(&file.path).unwrap();
+                connection
+                    .execute_batch("DELETE FROM Cars WHERE Id = 40")
+                    .unwrap();
+                *file = DatabaseFile::open("cars", &file.path).unwrap();
+            },
+            false,
+        ),
+    ];
+    let token = Fixture::new(shared()).reset("cars-1", "default").token;
+    for (row, (change, is_served)) in table.into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut dataset = common::dataset(folder.path());
+        change(&mut dataset);
+        let environment = Environment::open(dataset, shared()).unwrap();
+        match common::step(&environment, &token, "DESCRIBE", "Cars").await {
+            Ok(_) => assert!(is_served, "row {row}"),
+            Err(EnvError::Token(TokenError::ForeignDatabase { .. })) => {
+                assert!(!is_served, "row {row}");
+            }
+            Err(other) => panic!("row {row}: {other}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -110,8 +110,8 @@ class EnvServicer(object):
         UNAUTHENTICATED: the token is forged, altered, truncated, or signed with a key that this node
         does not have.
         FAILED_PRECONDITION: the token has expired, belongs to another environment version, or its
-        question's database differs on this node; only Reset helps. Or the database's file has changed
-        since the node started.
+        question is unknown on this node or has another text, answer or database there; only Reset
+        helps. Or the database's file has changed since the node started.
         INVALID_ARGUMENT: no action.
         INTERNAL: the database's file can no longer be opened.
         UNAVAILABLE: also a query that exceeded the wall-clock limit; retry at this node. If the query

@@ -1,8 +1,6 @@
 //! Tests refusals over gRPC: code, reason, details.
 
-use std::time::Duration;
-
-use env::{EnvSettings, SqlLimits};
+use env::{EnvSettings, EpisodeSpec, SqlLimits};
 use env_node::{EnvNodeSettings, ServerConfig};
 use proto::{
     EnvClient,
@@ -93,15 +91,14 @@ async fn a_token_of_another_node_is_refused_with_the_reason() {
 
 #[tokio::test]
 async fn an_expired_token_is_refused() {
-    let served = Served::start(EnvSettings {
-        token_ttl_seconds: 0,
-        ..EnvSettings::default()
-    })
-    .await;
-    let token = served.fixture.reset("cars-1", "").await.token;
-    // A token is valid to the end of the second in which it expires.
-    tokio::time::sleep(Duration::from_millis(2_100)).await;
-    let status = refused_step(&served.client(), &token).await;
+    let served = Served::start(EnvSettings::default()).await;
+    let spec = EpisodeSpec {
+        question_id: "cars-1".to_owned(),
+        ..EpisodeSpec::default()
+    };
+    // An episode of 1970.
+    let reset = served.fixture.node.environment().reset(spec, 0).unwrap();
+    let status = refused_step(&served.client(), &reset.token).await;
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert_eq!(reason(&status), ErrorReason::TokenExpired);
     let failure = status.get_details_precondition_failure().unwrap();

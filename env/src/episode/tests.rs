@@ -58,6 +58,31 @@ fn names_count_in_any_case() {
 }
 
 #[test]
+fn a_table_name_may_begin_or_end_with_blanks() {
+    let table = |name: &str| Table::new(name, &[], 0, String::new());
+    let schema = Schema {
+        tables: [" x", "x ", "x", "Sheet1 ", ""].map(table).into(),
+    };
+    for (argument, index) in [
+        (" x", 0),
+        ("X ", 1),
+        ("x", 2),
+        (" x ", 2),
+        ("Sheet1 ", 3),
+        ("Sheet1", 3),
+        (" sheet1", 3),
+        (" ", 4),
+    ] {
+        let action = Action {
+            action_type: "DESCRIBE".to_owned(),
+            argument: argument.to_owned(),
+        };
+        let parsed = parse(&action, &schema, ARGUMENT_BYTES);
+        assert_eq!(parsed, ParsedAction::Describe(index), "{argument:?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_done_costs_a_step_and_says_what_can() {
     let start = state(RewardProfile::Default, 15);
     for (action_type, argument, error) in [
