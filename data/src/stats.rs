@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::sql_text::query_key;
 use crate::{Dataset, Question};
 
 /// The number of databases of a split that are listed by name.
@@ -28,7 +29,9 @@ pub fn stats(dataset: &Dataset) -> String {
 }
 
 fn of_split(split: &str, questions: &[&Question]) -> String {
-    let queries = questions.iter().map(|it| (&it.database_name, &it.gold_sql));
+    let queries = questions
+        .iter()
+        .map(|it| (&it.database_name, query_key(&it.gold_sql)));
     let queries = queries.collect::<BTreeSet<_>>().len();
     let count = questions.len();
     let difficulties = counted(questions.iter().map(|it| &it.difficulty));

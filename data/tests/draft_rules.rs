@@ -9,11 +9,17 @@ use data::{DatabaseSource, Dataset, DraftSettings, DraftedDatabase, Question, dr
 
 /// Drafts questions about a database that the SQL makes.
 fn drafted(sql: &str, count: usize) -> (DraftedDatabase, Vec<Question>) {
+    drafted_in_words(sql, "", count)
+}
+
+/// Drafts questions about a database that the SQL makes, with a file of words.
+fn drafted_in_words(sql: &str, words: &str, count: usize) -> (DraftedDatabase, Vec<Question>) {
     let dir = tempfile::tempdir().unwrap();
     let (file, out) = (dir.path().join("d.sqlite"), dir.path().join("out"));
     let connection = rusqlite::Connection::open(&file).unwrap();
     connection.execute_batch(sql).unwrap();
     drop(connection);
+    std::fs::write(dir.path().join("d.words.toml"), words).unwrap();
     let settings = DraftSettings {
         databases: vec![DatabaseSource::parse(file.to_str().unwrap()).unwrap()],
         words: None,
@@ -316,4 +322,76 @@ fn two_references_to_a_table_are_told_apart() {
     let find = |part: &str| texts.iter().any(|text| text.contains(part));
     assert!(find("first club") && find("second club"), "{texts:#?}");
     assert!(!find("club id") && !find("1s"), "{texts:#?}");
+}
+
+/// The names of three columns say too little. One of them has no value, and one names a secret.
+#[test]
+fn words_open_the_columns_whose_notes_ask_for_words() {
+    let sql = "CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT, total INTEGER,
+            is_vip INTEGER, enr TEXT, pw_hash INTEGER, replaces_id INTEGER REFERENCES orders,
+            city TEXT);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+         INSERT INTO orders SELECT i, 'Order ' || char(65 + i % 26) || i, 5 + i * 37 % 400,
+            i * i % 7 < 3, NULL, i * 31 % 50, i / 2, 'Town ' || char(65 + i % 4) FROM n";
+    let words = "[tables.orders.columns]
+         total = { noun = \"order value\" }
+         is_vip = { noun = \"VIP status\" }
+         enr = { noun = \"enrollment\" }
+         pw_hash = { noun = \"login number\" }";
+    let has = |notes: &[String], note: &str| notes.iter().any(|it| it == note);
+    let (without, questions) = drafted(sql, 40);
+    for note in [
+        "orders.total has no noun in its name; give it words",
+        "orders.is_vip has a name that few readers would understand; give it words",
+        "orders.enr has a name that few readers would understand; give it words",
+        "key not used: orders.replaces_id refers to its own table",
+        "orders.replaces_id is an id whose key is not used",
+    ] {
+        assert!(has(&without.notes, note), "{note}: {:#?}", without.notes);
+    }
+    assert!(!questions.iter().any(|it| it.gold_sql.contains("total")));
+
+    let (worded, questions) = drafted_in_words(sql, words, 100);
+    let notes = &worded.notes;
+    assert!(!notes.iter().any(|it| it.contains("words")), "{notes:#?}");
+    for note in ["orders.enr has no value", "orders.pw_hash is a secret"] {
+        assert!(has(notes, note), "{note}: {notes:#?}");
+    }
+    for (column, noun) in [("total", "order value"), ("is_vip", "VIP status")] {
+        let about = questions.iter().filter(|it| it.gold_sql.contains(column));
+        let texts: Vec<&String> = about.map(|it| &it.question_text).collect();
+        assert!(!texts.is_empty(), "{column}: {questions:#?}");
+        assert!(texts.iter().all(|it| it.contains(noun)), "{texts:#?}");
+    }
+}
+
+/// Users are in teams, and a team has a lead user.
+#[test]
+fn tables_that_refer_to_each_other_are_told_apart() {
+    let (_, questions) = drafted(
+        "PRAGMA foreign_keys = OFF;
+         CREATE TABLE users (user_id INTEGER PRIMARY KEY, name TEXT, city TEXT, age INTEGER,
+            team_id INTEGER REFERENCES teams);
+         CREATE TABLE teams (team_id INTEGER PRIMARY KEY, name TEXT, budget INTEGER,
+            lead_user_id INTEGER REFERENCES users);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+         INSERT INTO users SELECT i, 'User ' || char(65 + i % 26) || i, 'Town ' || char(65 + i % 4),
+            18 + i * 37 % 50, i * i % 13 FROM n;
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 14)
+         INSERT INTO teams SELECT i, 'Team ' || char(65 + i), 100 + i * 53 % 90, i * 5 % 9 FROM n",
+        200,
+    );
+    let sent = |part: &str| {
+        let about = questions.iter().filter(|it| it.gold_sql.contains(part));
+        about.map(|it| &it.question_text).collect::<Vec<_>>()
+    };
+    let of_leads = sent("lead_user_id");
+    assert!(!of_leads.is_empty(), "{questions:#?}");
+    for text in of_leads {
+        assert!(text.contains("lead user"), "{text}");
+        assert!(!text.contains("users that"), "{text}");
+    }
+    let of_teams = sent("team_id");
+    let have = |it: &&String| it.contains("have") && it.contains("eams");
+    assert!(of_teams.iter().any(have), "{of_teams:#?}");
 }

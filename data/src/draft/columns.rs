@@ -4,13 +4,13 @@ use rusqlite::types::Value as SqlValue;
 
 use super::dictionary::Dictionary;
 use super::keys::{names_other_table, without_key};
-use super::kind::{ColumnPlace, infer};
+use super::kind::{ColumnPlace, InferredColumn, infer};
 use super::links::Links;
 use super::source::{SourceDatabase, SourceTable};
 use super::statistics::ColumnStatistics;
 use super::table_nouns::{TableNouns, row_noun};
 use super::unusable;
-use super::word_file::WordFile;
+use super::word_file::{ColumnWords, WordFile};
 use crate::generator::domain::{ColumnKind, ColumnSpec, DraftedPhrases};
 use crate::generator::schema::GrammarColumn;
 use crate::sql_name::as_needed;
@@ -96,7 +96,7 @@ impl TableDescriber<'_> {
         let table = self.table();
         let column = &table.columns[index];
         let words = self.words(&column.name);
-        let own = self.file.column(&table.name, &column.name);
+        let own = self.own_words(index);
         let mut draft = DraftColumn {
             joined: None,
             column: GrammarColumn {
@@ -192,22 +192,20 @@ impl TableDescriber<'_> {
         };
     }
 
+    /// Describes a column that is no key by its name. If the name says too little, the noun of the
+    /// file of words says what the values are.
     fn describe_value(&self, draft: &mut DraftColumn, words: &[String], index: usize) {
-        let place = ColumnPlace {
-            own: &self.nouns[self.index].one,
-            is_unique: self.table().columns[index].is_unique,
-            is_reference: self.is_reference(index, words),
-        };
-        let noun_of = |words: &[String]| infer(words, &draft.statistics, place, self.dictionary);
-        let full = noun_of(words);
-        let short: Vec<String> = self
-            .short_noun(words)
-            .split(' ')
-            .map(str::to_owned)
-            .collect();
-        match noun_of(&short).or_else(|_| full.clone()) {
-            Ok(inferred) => {
-                draft.full_noun = full.map_or_else(|_| inferred.noun.clone(), |it| it.noun);
+        let own = self.own_words(index).and_then(|own| own.noun.as_ref());
+        let mut found = self.inferred(words, &draft.statistics, index, false);
+        if let (Err(reason), Some(noun)) = (&found, own)
+            && unusable::asks_for_words(reason)
+        {
+            let words = self.dictionary.words(noun);
+            found = self.inferred(&words, &draft.statistics, index, true);
+        }
+        match found {
+            Ok((inferred, full_noun)) => {
+                draft.full_noun = full_noun;
                 // "The name that most products have" is about the name of the product.
                 let is_category = matches!(inferred.kind, ColumnKind::OneOf(_));
                 draft.column.noun = match is_category && inferred.noun == "name" {
@@ -222,6 +220,10 @@ impl TableDescriber<'_> {
                 draft.column.spec.drafted = inferred.phrases;
                 draft.column.spec.kind = inferred.kind;
             }
+            // Another note says where its key refers to, and why that is not used.
+            Err(unusable::WITHOUT_TABLE) if self.has_declared_key(index) => {
+                draft.hidden_because = Some("is an id whose key is not used".to_owned());
+            }
             Err(reason) => {
                 let note = match unusable::is_about_all_rows(reason) {
                     true => self.table().sample_note(),
@@ -230,6 +232,48 @@ impl TableDescriber<'_> {
                 draft.hidden_because = Some(format!("{reason}{note}"));
             }
         }
+    }
+
+    /// Infers what a column means from its words, and returns its noun with all of them as well.
+    /// `is_worded`: they are those of the file of words.
+    fn inferred(
+        &self,
+        words: &[String],
+        statistics: &ColumnStatistics,
+        index: usize,
+        is_worded: bool,
+    ) -> Result<(InferredColumn, String), &'static str> {
+        let place = ColumnPlace {
+            own: &self.nouns[self.index].one,
+            is_unique: self.table().columns[index].is_unique,
+            is_reference: self.is_reference(index, words),
+            is_worded,
+        };
+        let noun_of = |words: &[String]| infer(words, statistics, place, self.dictionary);
+        let full = noun_of(words);
+        let short: Vec<String> = self
+            .short_noun(words)
+            .split(' ')
+            .map(str::to_owned)
+            .collect();
+        let inferred = noun_of(&short).or_else(|_| full.clone())?;
+        let full_noun = full.map_or_else(|_| inferred.noun.clone(), |it| it.noun);
+        Ok((inferred, full_noun))
+    }
+
+    /// Returns the words of the file for a column.
+    fn own_words(&self, index: usize) -> Option<&ColumnWords> {
+        let table = self.table();
+        self.file.column(&table.name, &table.columns[index].name)
+    }
+
+    /// Whether the schema or the file of words says which table a column refers to.
+    fn has_declared_key(&self, index: usize) -> bool {
+        let mut keys = self.table().foreign_keys.iter();
+        keys.any(|it| it.column == index)
+            || self
+                .own_words(index)
+                .is_some_and(|own| own.refers_to.is_some())
     }
 
     /// Whether a column is declared or named as one that refers to a table.

@@ -7,7 +7,7 @@ use super::statistics::is_missing;
 use crate::generator::binding::{Binding, Filler};
 use crate::generator::domain::DraftedPhrases;
 use crate::generator::render;
-use crate::generator::schema::ColumnId;
+use crate::generator::schema::{ColumnId, GrammarColumn};
 use crate::generator::template::{QueryTemplate, SlotKind};
 
 /// Templates whose condition is one of two values. It must leave others.
@@ -54,7 +54,7 @@ impl Drafter<'_> {
         if is_link && (!is_linking || is_counted) {
             return false;
         }
-        if self.repeats_name(binding) {
+        if self.repeats_name(binding) || self.confuses_references(template, binding) {
             return false;
         }
         let is_negated = NEGATED.contains(&template.name.as_str());
@@ -78,6 +78,35 @@ impl Drafter<'_> {
                 !self.described.statistics(*id).has_blanks() || is_filtered(binding, *id)
             }
             _ => true,
+        })
+    }
+
+    /// Whether a question says only that rows of a table "have" rows of another table, although
+    /// the two tables refer to each other. If users are in teams and teams have lead users, "users
+    /// that have no teams" are in no team for a reader, and lead none for the SQL.
+    fn confuses_references(&self, template: &QueryTemplate, binding: &Binding) -> bool {
+        let schema = &self.described.schema;
+        // "Teams that have users" are those in which users are, unless a team has a "user", too.
+        let is_plain = |column: &GrammarColumn| {
+            let parent = column.parent.map(|parent| &schema.tables[parent].one);
+            parent == Some(&column.noun)
+        };
+        let is_confused = |foreign_key: ColumnId, table: usize| {
+            let columns = schema.tables[table].columns.iter();
+            let mut back = columns.filter(|it| it.parent == Some(foreign_key.table));
+            let is_plain_here = is_plain(schema.column(foreign_key));
+            back.any(|it| !is_plain_here || is_plain(it))
+        };
+        let names_rows = |letter: char| {
+            let names = [format!("{{{letter}}}"), format!("{{{letter}.one}}")];
+            let mut texts = template.wordings.iter().flatten();
+            texts.any(|text| names.iter().any(|name| text.contains(name)))
+        };
+        binding.iter().any(|(letter, filler)| match filler {
+            Filler::Parent { foreign_key, table } => {
+                is_confused(*foreign_key, *table) && names_rows(*letter)
+            }
+            _ => false,
         })
     }
 

@@ -39,6 +39,8 @@ pub(super) struct ColumnPlace<'a> {
     /// Whether it refers to a table by a declared key or by its name, even if that table has no
     /// key.
     pub(super) is_reference: bool,
+    /// Whether its words are those of the file of words.
+    pub(super) is_worded: bool,
 }
 
 /// Infers the kind and the noun of a column that is no key, or says why it is not asked about.
@@ -49,9 +51,9 @@ pub(super) fn infer(
     dictionary: &Dictionary,
 ) -> Result<InferredColumn, &'static str> {
     if words.is_empty() {
-        return Err("has no words in its name");
+        return Err("has no words in its name; give it words");
     }
-    if let Some(problem) = unusable::reason(words, statistics, dictionary) {
+    if let Some(problem) = unusable::reason(words, statistics, place.is_worded, dictionary) {
         return Err(problem);
     }
     if let Some(flag) = flag(words, statistics, dictionary) {
@@ -205,6 +207,7 @@ fn number(
         has_unit || is_counted || dictionary.is_number(last) || ends_with(words, &lists.measures);
     // "The highest spent" lacks what was spent.
     if let [word] = words
+        && !place.is_worded
         && dictionary.is_participle(word)
         && !dictionary.is_noun(word)
     {
@@ -212,6 +215,7 @@ fn number(
     }
     // Nor does "the lowest final table made".
     if let [.., thing, done] = words
+        && !place.is_worded
         && dictionary.is_participle(done)
         && !dictionary.is_noun(done)
         && !is_counted
@@ -223,6 +227,9 @@ fn number(
     // "The highest user" makes no sense: a column that is called like a thing has its id.
     let is_reference = place.is_reference || dictionary.is_thing(last);
     if is_reference && !is_measure && !statistics.has_fractions {
+        if place.is_worded {
+            return Ok(ColumnKind::Text);
+        }
         return Err("seems to have ids of what it is called like; give it words if it has numbers");
     }
     if statistics.reals > 0 {
@@ -277,6 +284,7 @@ mod tests {
                 own: "order",
                 is_unique,
                 is_reference: false,
+                is_worded: false,
             },
             &dictionary,
         )

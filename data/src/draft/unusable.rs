@@ -14,19 +14,64 @@ const MOSTLY_MISSING_PERCENT: usize = 90;
 /// Reasons that other rows of the table may contradict.
 const WITHOUT_VALUE: &str = "has no value";
 const MOSTLY_MISSING: &str = "is nearly always missing";
+/// The reason of an id without a key.
+pub(super) const WITHOUT_TABLE: &str = "is an id that refers to no table";
 
 /// Whether a reason is about all rows of a table, so that it may be wrong if not all were read.
 pub(super) fn is_about_all_rows(reason: &str) -> bool {
     [WITHOUT_VALUE, MOSTLY_MISSING].contains(&reason)
 }
 
-/// Returns why a column is not asked about.
+/// Whether a reason asks the user for words.
+pub(super) fn asks_for_words(reason: &str) -> bool {
+    reason.contains("give it words")
+}
+
+/// Returns why a column is not asked about. `is_worded`: its words are those of the file of words,
+/// which are not judged.
 pub(super) fn reason(
+    words: &[String],
+    statistics: &ColumnStatistics,
+    is_worded: bool,
+    dictionary: &Dictionary,
+) -> Option<&'static str> {
+    // This comes first, because other words do not make a secret public.
+    let is_secret = |word: &String| ["password", "hash", "token", "salt"].contains(&word.as_str());
+    if words.iter().any(is_secret) {
+        return Some("is a secret");
+    }
+    if !is_worded && let Some(problem) = unclear_name(words, statistics, dictionary) {
+        return Some(problem);
+    }
+    if statistics.values() == 0 {
+        return Some(WITHOUT_VALUE);
+    }
+    let missing = statistics.nulls + statistics.blanks;
+    if missing * 100 >= statistics.rows * MOSTLY_MISSING_PERCENT {
+        return Some(MOSTLY_MISSING);
+    }
+    if statistics.blobs > 0 {
+        return Some("has binary values or text that is not UTF-8");
+    }
+    if statistics.longest > MOST_CHARACTERS || statistics.most_words > MOST_WORDS {
+        return Some("is free text");
+    }
+    let is_key = ends_with(
+        words,
+        &["id".to_owned(), "uuid".to_owned(), "guid".to_owned()],
+    );
+    if is_key && !ends_with(words, &dictionary.lists.labels) {
+        return Some(WITHOUT_TABLE);
+    }
+    None
+}
+
+/// Returns why the name of a column does not say what its values are.
+fn unclear_name(
     words: &[String],
     statistics: &ColumnStatistics,
     dictionary: &Dictionary,
 ) -> Option<&'static str> {
-    let missing = statistics.nulls + statistics.blanks;
     if words
         .iter()
         .all(|word| dictionary.lists.no_columns.contains(word))
@@ -57,29 +102,6 @@ pub(super) fn reason(
         .is_some_and(|last| last.ends_with("ing") && last.len() > 5 && !dictionary.is_noun(last));
     if is_story || is_numbered || is_doing || words.iter().any(|word| is_opaque(word, dictionary)) {
         return Some("has a name that few readers would understand; give it words");
-    }
-    if values == 0 {
-        return Some(WITHOUT_VALUE);
-    }
-    if missing * 100 >= statistics.rows * MOSTLY_MISSING_PERCENT {
-        return Some(MOSTLY_MISSING);
-    }
-    if statistics.blobs > 0 {
-        return Some("has binary values or text that is not UTF-8");
-    }
-    if statistics.longest > MOST_CHARACTERS || statistics.most_words > MOST_WORDS {
-        return Some("is free text");
-    }
-    let is_secret = |word: &String| ["password", "hash", "token", "salt"].contains(&word.as_str());
-    if words.iter().any(is_secret) {
-        return Some("is a secret");
-    }
-    let is_key = ends_with(
-        words,
-        &["id".to_owned(), "uuid".to_owned(), "guid".to_owned()],
-    );
-    if is_key && !ends_with(words, &dictionary.lists.labels) {
-        return Some("is an id that refers to no table");
     }
     None
 }

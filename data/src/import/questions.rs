@@ -154,7 +154,11 @@ fn answer(
             "the field database_name is missing; write one of {names}"
         ))
     })?;
-    let database = databases.get(name).ok_or_else(|| {
+    // No two databases have names that differ only in case.
+    let folded = name.to_lowercase();
+    let mut all = databases.iter();
+    let found = all.find(|(it, _)| it.to_lowercase() == folded);
+    let (name, database) = found.ok_or_else(|| {
         Refused::wrong(format!(
             "there is no database `{name}`; write one of {}, or import it with --database \
              NAME=FILE",
@@ -176,7 +180,7 @@ fn answer(
         file: file.to_owned(),
         index: record.index,
         line: record.line,
-        database_name: name.to_owned(),
+        database_name: name.clone(),
         fields,
         derived,
     })

@@ -258,4 +258,9 @@ fn several_databases_need_names() {
             "a, b",
         ],
     );
+    let one = json!({"question": "How many?", "sql": "SELECT count(*) FROM items", "db": "A"});
+    let file = desk.write("named.jsonl", format!("{one}\n"));
+    desk.import(&[&a, &b], &[&file]).unwrap();
+    let questions = Dataset::open(&desk.out(), None).unwrap().questions;
+    assert_eq!(questions[0].database_name, "a", "its case does not count");
 }
