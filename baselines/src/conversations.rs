@@ -44,7 +44,15 @@ pub fn demonstration_of(chat: &Chat, line: &Value) -> Result<Option<Segment>, St
     let mut at = first;
     while at < messages.len() {
         let is_malformed = line["messages"][at + 1]["malformed_call"] == Value::Bool(true);
-        let completion = chat.completion_ids(&text_of(&messages[at]));
+        let text = text_of(&messages[at]);
+        // A policy that ends its turn at once makes a malformed call, which is not learned.
+        if text.trim().is_empty() && !is_malformed {
+            return Err(format!(
+                "message {at}: the assistant says and calls nothing; leave the conversation out, \
+                 or give the message a text or `tool_calls`"
+            ));
+        }
+        let completion = chat.completion_ids(&text);
         let completion = completion.map_err(|fault| fault.to_string())?;
         push(&mut segment, &completion, u8::from(!is_malformed));
         let shown = &messages[at + 1..];
@@ -129,11 +137,14 @@ fn message_of(message: &Value) -> Result<Message, String> {
             .collect(),
         _ => return Err("`content` is no text".to_owned()),
     };
-    let tool_calls = match &message["tool_calls"] {
+    let tool_calls: Vec<ToolCall> = match &message["tool_calls"] {
         Value::Array(calls) => calls.iter().map(call_of).collect::<Result<_, _>>()?,
         Value::Null => Vec::new(),
         _ => return Err("`tool_calls` is no list".to_owned()),
     };
+    if message["function_call"].is_object() && tool_calls.is_empty() {
+        return Err("`function_call` is not read; write the call as `tool_calls`".to_owned());
+    }
     Ok(Message {
         tool_calls,
         ..Message::new(role, content)
@@ -279,6 +290,16 @@ mod tests {
             (
                 json!({"messages": [{"role": "assistant", "tool_calls": {"function": {}}}]}),
                 "message 0: `tool_calls` is no list",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": "x"},
+                    {"role": "assistant", "content": "", "function_call": {"name": "query"}}]}),
+                "message 1: `function_call` is not read; write the call as `tool_calls`",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": "x"},
+                    {"role": "assistant", "content": "", "function_call": null}]}),
+                "message 1: the assistant says and calls nothing",
             ),
             (
                 json!({"tools": "[]", "messages": [{"role": "user", "content": "x"},

@@ -17,6 +17,7 @@ use crate::{
     evaluation::{EvaluatedPolicy, Evaluator, failure_text, table_questions},
     model_source, out_file,
     progress::Progress,
+    run_info,
     setup::{self, Setup},
     stdout,
 };
@@ -31,6 +32,7 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let config = settings(args, progress)?;
     let model = model(args.policy, &config)?;
     let mut setup = Setup::open(&config, progress)?;
+    report_other_data(args, &config, &setup, progress)?;
     if let Some(address) = &args.env {
         setup.play_on(address, &args.env_credentials).await?;
     }
@@ -101,19 +103,45 @@ fn check_failures(evaluation: &Evaluation, episodes: &[EpisodeRecord]) -> Result
 /// Resolves the settings. The model of a run has the settings of the run, unless a preset or a file
 /// is given.
 pub(crate) fn settings_for_model(given: &ConfigArgs, progress: &Progress) -> Result<RunConfig> {
-    let of_run = match &given.model {
-        Some(model) if given.preset.is_none() && given.config.is_none() => {
-            run_of(&model_source::find(model)?)?
-        }
-        _ => None,
-    };
-    match of_run {
+    match run_of_settings(given)? {
         Some((path, run)) => {
             progress.print(&format!("settings: {}", path.display()));
             RunConfig::resolve_on(&run, given)
         }
         None => config::resolve(given),
     }
+}
+
+/// Returns the run that [`settings_for_model`] takes the settings of.
+fn run_of_settings(given: &ConfigArgs) -> Result<Option<(PathBuf, RunConfig)>> {
+    match &given.model {
+        Some(model) if given.preset.is_none() && given.config.is_none() => {
+            run_of(&model_source::find(model)?)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Says so if the model's run was trained on other data than its settings name now.
+fn report_other_data(
+    args: &EvalArgs,
+    config: &RunConfig,
+    setup: &Setup,
+    progress: &Progress,
+) -> Result<()> {
+    if config::gives(&args.config, "data")? {
+        return Ok(());
+    }
+    if let Some((path, _)) = run_of_settings(&args.config)?
+        && let Some(run) = path.parent()
+    {
+        let (name, trained) = (run.display().to_string(), run_info::trained_data(run));
+        let warning = run_info::other_data(&name, trained.as_deref(), &config.data, setup);
+        if let Some(warning) = warning {
+            progress.print(&warning);
+        }
+    }
+    Ok(())
 }
 
 fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
@@ -131,8 +159,8 @@ fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
     Ok(config)
 }
 
-/// Returns the settings of the run that contains `model`: as its `model`, its `warm-start` or a
-/// `checkpoints/step_N/hf`.
+/// Returns the settings of the run that contains `model`, and their file. The model is its `model`,
+/// its `warm-start` or a `checkpoints/step_N/hf`.
 pub(crate) fn run_of(model: &Path) -> Result<Option<(PathBuf, RunConfig)>> {
     let Ok(model) = model.canonicalize() else {
         return Ok(None);

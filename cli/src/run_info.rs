@@ -1,13 +1,18 @@
 //! What `run.json` says about a run when it starts.
 
-use std::{collections::BTreeMap, thread::available_parallelism};
+use std::{collections::BTreeMap, path::Path, thread::available_parallelism};
 
 use anyhow::{Result, ensure};
 use candle_core::{Device, DeviceLocation};
 use policy::{Model, Placement};
-use report::{RunInfo, RunStatus};
+use report::{RunFolder, RunInfo, RunStatus};
 
-use crate::{config::ModelConfig, shutdown::this_command};
+use crate::{
+    args::OWN_DATA_DIR,
+    config::{DataConfig, ModelConfig},
+    setup::Setup,
+    shutdown::this_command,
+};
 
 /// Refuses to continue a run on other data than it began with, or by other rules of the
 /// environment.
@@ -35,6 +40,31 @@ pub(crate) fn check_data(earlier: Option<&RunInfo>, now: &RunInfo) -> Result<()>
         now.environment.as_deref().unwrap_or("unknown")
     );
     Ok(())
+}
+
+/// Returns the hash of the data that a run was trained on; none if its folder does not say.
+pub(crate) fn trained_data(run_dir: &Path) -> Option<String> {
+    let info = RunFolder::new(run_dir).info().ok()??;
+    Some(info.data_sha256)
+}
+
+/// Returns a warning if a run was trained on other data than its settings name now, for example
+/// because the folder was drafted again. `trained` is the hash of the former, if it is known.
+pub(crate) fn other_data(
+    run: &str,
+    trained: Option<&str>,
+    data: &DataConfig,
+    setup: &Setup,
+) -> Option<String> {
+    let trained = trained.filter(|hash| *hash != setup.data_sha256)?;
+    let dir = data.dir.as_deref().unwrap_or(Path::new(OWN_DATA_DIR));
+    Some(format!(
+        "{} has other data than {run} was trained on ({}, now {}), so its `eval` may have \
+         questions of that training; name the data to evaluate on by --data",
+        dir.display(),
+        shortened(trained),
+        shortened(&setup.data_sha256)
+    ))
 }
 
 /// Returns the beginning of a hash.

@@ -256,7 +256,7 @@ mod tests {
     }
 
     /// What `sqlenv sft --transcripts` imitates of a line has the tokens of the rollout. Examples
-    /// and a malformed turn are shown and not learned.
+    /// and malformed turns, also an empty one, are shown and not learned.
     #[test]
     fn an_imitated_line_has_the_tokens_of_its_rollout() {
         let chat = policy::embedded::base().unwrap().chat;
@@ -279,6 +279,7 @@ mod tests {
                 observation("no such column: x", true),
             ),
             ("SELECT 3", true, observation("1. 3", false)),
+            ("", true, observation("SQL is empty", true)),
             (thoughtful.as_str(), false, observation("", false)),
             (
                 answer.as_str(),

@@ -166,7 +166,7 @@ impl RunFolder {
             return None;
         }
         // The run may have ended since its records were read.
-        let info = self.json(RUN, &mut BTreeMap::new()).ok()?;
+        let info = self.info().ok()?;
         is_running(&info).then(|| ended_early_finding(info.is_some()))
     }
 
@@ -179,6 +179,14 @@ impl RunFolder {
             metadata.modified().ok()
         });
         times.max()
+    }
+
+    /// Reads `run.json` alone; none if it is missing or damaged.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn info(&self) -> Result<Option<RunInfo>> {
+        self.json(RUN, &mut BTreeMap::new())
     }
 
     /// Reads the evaluations alone, ordered by policy, split, mode and step.

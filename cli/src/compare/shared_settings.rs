@@ -6,16 +6,27 @@ use anyhow::{Result, bail};
 use super::{CompareArgs, compared_policy::Kind};
 use crate::{
     args::{ConfigArgs, Preset},
-    config::{self, DataConfig, RunConfig},
+    config::{self, RunConfig},
     eval_command::run_of,
+    progress::Progress,
+    run_info,
+    setup::Setup,
 };
 
 /// What all policies share.
 pub(super) struct SharedSettings {
     pub(super) config: RunConfig,
-    /// The policies that are models of runs, in their order, with the settings of the runs; none if
-    /// the user names settings.
-    runs: Vec<(String, RunConfig)>,
+    /// The policies that are models of runs, in their order; none if the user names settings.
+    runs: Vec<ComparedRun>,
+}
+
+/// A run whose model is compared.
+struct ComparedRun {
+    /// The name of the policy.
+    name: String,
+    config: RunConfig,
+    /// Hash of the data that it was trained on, if its folder says.
+    data_sha256: Option<String>,
 }
 
 impl SharedSettings {
@@ -25,30 +36,58 @@ impl SharedSettings {
         if !names_settings(args) {
             for (name, kind) in args.policies.iter().zip(kinds) {
                 if let Kind::Folder(folder) = kind
-                    && let Some((_, run)) = run_of(folder)?
+                    && let Some((settings, config)) = run_of(folder)?
                 {
-                    runs.push((name.clone(), run));
+                    runs.push(ComparedRun {
+                        name: name.clone(),
+                        config,
+                        data_sha256: settings.parent().and_then(run_info::trained_data),
+                    });
                 }
             }
         }
-        let Some((name, first)) = runs.first() else {
+        let Some(first) = runs.first() else {
             let config = config::resolve(&args.config)?;
             return Ok(Self { config, runs });
         };
         if args.config.data.is_none()
-            && let Some((other, _)) = runs.iter().find(|(_, it)| !is_same(&it.data, &first.data))
+            && let Some(other) = runs.iter().find(|it| !is_same(it, first))
         {
-            bail!("{name} and {other} were trained on different data; name the data by --data DIR");
+            bail!(
+                "{} and {} were trained on different data; name the data by --data DIR",
+                first.name,
+                other.name
+            );
         }
         Ok(Self {
-            config: RunConfig::resolve_on(first, &args.config)?,
+            config: RunConfig::resolve_on(&first.config, &args.config)?,
             runs,
         })
     }
 
     /// Returns the first run among the policies, if its settings are used.
     pub(super) fn run(&self) -> Option<&str> {
-        self.runs.first().map(|(name, _)| name.as_str())
+        self.runs.first().map(|run| run.name.as_str())
+    }
+
+    /// Says which runs were trained on other data than their settings name now.
+    pub(super) fn report_other_data(
+        &self,
+        args: &CompareArgs,
+        setup: &Setup,
+        progress: &Progress,
+    ) -> Result<()> {
+        if config::gives(&args.config, "data")? {
+            return Ok(());
+        }
+        for run in &self.runs {
+            let (name, trained) = (&run.name, run.data_sha256.as_deref());
+            let warning = run_info::other_data(name, trained, &self.config.data, setup);
+            if let Some(warning) = warning {
+                progress.print(&warning);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the settings of a policy. For a model, other than the embedded one, the limits are
@@ -64,8 +103,8 @@ impl SharedSettings {
         if names_settings(args) || !matches!(kind, Kind::Folder(_) | Kind::Api(_)) {
             return Ok(config);
         }
-        let own: RunConfig = match self.runs.iter().find(|(run, _)| run == name) {
-            Some((_, run)) => RunConfig::resolve_on(run, &args.config)?,
+        let own: RunConfig = match self.runs.iter().find(|run| run.name == name) {
+            Some(run) => RunConfig::resolve_on(&run.config, &args.config)?,
             None => config::resolve(&ConfigArgs {
                 preset: Some(Preset::Model),
                 ..args.config.clone()
@@ -84,11 +123,33 @@ fn names_settings(args: &CompareArgs) -> bool {
     args.config.preset.is_some() || args.config.config.is_some()
 }
 
-/// Whether both are the same folder and databases.
-fn is_same(one: &DataConfig, other: &DataConfig) -> bool {
-    let place = |data: &DataConfig| {
+/// Whether both were trained on the same folder and databases, and on the same content of it, as
+/// far as their folders say.
+fn is_same(one: &ComparedRun, other: &ComparedRun) -> bool {
+    let place = |run: &ComparedRun| {
+        let data = &run.config.data;
         let dir = data.dir.as_ref();
-        dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone()))
+        let dir = dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone()));
+        (dir, data.databases.clone())
     };
-    place(one) == place(other) && one.databases == other.databases
+    let hashes = one.data_sha256.as_ref().zip(other.data_sha256.as_ref());
+    place(one) == place(other) && hashes.is_none_or(|(one, other)| one == other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_was_written_again_is_other_data() {
+        let run = |hash: Option<&str>| ComparedRun {
+            name: "run".to_owned(),
+            config: RunConfig::default(),
+            data_sha256: hash.map(str::to_owned),
+        };
+        let first = run(Some("a"));
+        for (hash, same) in [(Some("a"), true), (Some("b"), false), (None, true)] {
+            assert_eq!(is_same(&run(hash), &first), same, "{hash:?}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::SocketAddr,
+    path::Path,
     sync::{Arc, Mutex},
 };
 
@@ -95,6 +96,7 @@ fn the_table_of_a_report_comes_out_of_a_comparison() {
         let args = ["random", "base", run_name, "oracle", "--split", split];
         let (code, printed, json) = compare(&args);
         assert_eq!(code, Some(0), "{printed}");
+        assert!(!printed.contains("other data"), "{printed}");
         let table = evaluations(&run);
         for (policy, step, row) in [
             ("random", 0, 0),
@@ -108,6 +110,28 @@ fn the_table_of_a_report_comes_out_of_a_comparison() {
             let row = &row["greedy"];
             assert_eq!(row["correct"], recorded["correct"], "{row}");
             assert_eq!(row["mean_reward"], recorded["mean_reward"]);
+        }
+    }
+    other_data_is_named(&run);
+}
+
+/// As if the data had been written again since the training.
+fn other_data_is_named(run: &Path) {
+    let file = run.join("run.json");
+    let mut info: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    info["data_sha256"] = json!("0123456789abcdef");
+    fs::write(&file, info.to_string()).unwrap();
+    let run = run.to_str().unwrap();
+    let eval = ["eval", "--questions", "1", "--model", run];
+    let compare = ["compare", run, "--questions", "1"];
+    let data: [(&[&str], bool); 2] = [(&[], true), (&["--data", "data/build"], false)];
+    for (given, is_named) in data {
+        for command in [&eval[..], &compare[..]] {
+            let output = sqlenv(command).args(given).output().unwrap();
+            let printed = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{printed}");
+            let warning = "was trained on (0123456789ab, now ";
+            assert_eq!(printed.contains(warning), is_named, "{printed}");
         }
     }
 }

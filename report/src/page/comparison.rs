@@ -4,7 +4,8 @@ use maud::{Markup, html};
 
 use super::{
     elements::{policy_class, rate_cell},
-    evaluations::Evaluations,
+    evaluations::{Evaluations, UNSEEN_DATABASE_SPLIT, UNSEEN_SPLIT},
+    safe_line,
 };
 use crate::{
     number,
@@ -19,13 +20,8 @@ type AccuracyColumn = (&'static str, &'static str, DecodingMode);
 const COLUMNS: [AccuracyColumn; 5] = [
     ("new queries", EVAL_SPLIT, DecodingMode::Greedy),
     ("new queries, sampled", EVAL_SPLIT, DecodingMode::Sampled),
-    // The databases of Spider have no domains, so this split is not divided.
-    ("new databases", "eval-unseen", DecodingMode::Greedy),
-    (
-        "new databases",
-        "eval-unseen/database",
-        DecodingMode::Greedy,
-    ),
+    ("new databases", UNSEEN_SPLIT, DecodingMode::Greedy),
+    ("new databases", UNSEEN_DATABASE_SPLIT, DecodingMode::Greedy),
     ("new domains", "eval-unseen/domain", DecodingMode::Greedy),
 ];
 
@@ -88,13 +84,23 @@ pub(super) fn section(records: &RunRecords) -> Option<Markup> {
                 "data at all (splits eval-unseen). Decoding is greedy unless the heading says "
                 "sampled. Random and oracle are scripted policies. Oracle imitation starts where "
                 "GRPO starts and learns demonstrations with the gold SQL, by default as many "
-                "tokens as GRPO trained on. In a run with a warm start, base answers a quarter of "
-                "the questions. Reward, steps and malformed calls are those "
-                "of the first column."
+                "tokens as GRPO trained on. "
+                @if let Some(base) = base(&table, records) { (base) " " }
+                "In a run with a warm start, base answers a quarter of the questions. Reward, "
+                "steps and malformed calls are those of the first column."
             }
             @if let Some(note) = failures(&table) { p.note { (note) } }
         }
     })
+}
+
+/// Says which model is called base, if one is: it need not be the embedded one, which `sqlenv
+/// compare` calls base.
+fn base(table: &ComparisonTable<'_>, records: &RunRecords) -> Option<String> {
+    let is_shown = table.policies.contains(&PolicyName::Base);
+    let model = records.info.as_ref().map(|info| &info.model);
+    let model = model.map_or_else(String::new, |model| format!(" ({model})"));
+    is_shown.then(|| format!("Base: the model before this run's training{model}."))
 }
 
 /// Returns the comparison table for a terminal. It is empty if nothing was evaluated.
@@ -117,6 +123,9 @@ pub fn summary(records: &RunRecords) -> String {
             text += &format!("  {rate:>21}");
         }
         text.push('\n');
+    }
+    if let Some(base) = base(&table, records) {
+        text += &format!("{}\n", safe_line(&base));
     }
     text
 }
@@ -170,7 +179,8 @@ fn heading(table: &ComparisonTable<'_>) -> Markup {
 
 fn row(table: &ComparisonTable<'_>, policy: PolicyName) -> Markup {
     let class = policy_class(policy);
-    let means = table.evaluations.greedy(policy).map(|e| {
+    let first = table.row(policy).next().flatten();
+    let means = first.map(|e| {
         [
             number::signed(e.metrics.mean_reward, 2),
             format!("{:.1}", e.metrics.mean_steps),

@@ -177,13 +177,14 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
 /// on new domains.
 fn accuracy_series(evaluations: Evaluations<'_>) -> Vec<Series> {
     let curve = evaluations.curve_split();
+    let new_databases = evaluations.new_databases_split();
     let series = [
         ("greedy", "grpo", curve, DecodingMode::Greedy),
         ("sampled", "second", curve, DecodingMode::Sampled),
         (
             "new databases",
             "third",
-            "eval-unseen/database",
+            new_databases,
             DecodingMode::Greedy,
         ),
         (

@@ -2,6 +2,12 @@
 
 use crate::records::{CURVE_SPLIT, DecodingMode, EVAL_SPLIT, Evaluation, PolicyName};
 
+/// The split of all databases that are new to a run, in layouts without domains: Spider and BIRD.
+pub(super) const UNSEEN_SPLIT: &str = "eval-unseen";
+
+/// The split of new databases of known domains.
+pub(super) const UNSEEN_DATABASE_SPLIT: &str = "eval-unseen/database";
+
 /// The evaluations of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Evaluations<'a>(pub(crate) &'a [Evaluation]);
@@ -47,6 +53,16 @@ impl<'a> Evaluations<'a> {
     pub(crate) fn curve_split(self) -> &'static str {
         let has_own = self.0.iter().any(|e| e.split == CURVE_SPLIT);
         if has_own { CURVE_SPLIT } else { EVAL_SPLIT }
+    }
+
+    /// Returns the split of new databases, under the name that was evaluated.
+    pub(super) fn new_databases_split(self) -> &'static str {
+        let is_divided = self.0.iter().any(|e| e.split == UNSEEN_DATABASE_SPLIT);
+        if is_divided {
+            UNSEEN_DATABASE_SPLIT
+        } else {
+            UNSEEN_SPLIT
+        }
     }
 
     /// Returns the evaluations of GRPO by step, with its start as step 0.

@@ -6,10 +6,13 @@ use std::cmp::Ordering;
 
 use maud::{Markup, html};
 
-use super::{elements::rate_in_words, evaluations::Evaluations};
+use super::{
+    elements::rate_in_words,
+    evaluations::{Evaluations, UNSEEN_SPLIT},
+};
 use crate::{
     number,
-    records::{DecodingMode, Evaluation, PolicyName, RunInfo, RunStatus, TrainingStage},
+    records::{DecodingMode, EVAL_SPLIT, Evaluation, PolicyName, RunStatus, TrainingStage},
     run_records::RunRecords,
 };
 
@@ -22,10 +25,10 @@ pub(super) fn section(records: &RunRecords) -> Markup {
     html! {
         header {
             p.eyebrow { "sqlenv" @if let Some(info) = info { " · " (info.name) } }
-            h1 { (title(start, grpo)) }
+            h1 { (title(start, grpo, records)) }
             @if let Some(status) = status(records) { p.banner { (status) } }
             p.lead {
-                (lead(start, grpo, info))
+                (lead(start, grpo, records))
                 @if let (Some(grpo), Some(imitation)) = (grpo, imitation) {
                     (against_imitation(grpo, imitation)) (on_new_databases(evaluations))
                 }
@@ -39,7 +42,7 @@ pub(super) fn section(records: &RunRecords) -> Markup {
     }
 }
 
-fn title(start: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
+fn title(start: Option<&Evaluation>, grpo: Option<&Evaluation>, records: &RunRecords) -> String {
     let (from, to) = (start.map(percent), grpo.map(percent));
     let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
     match (start, grpo) {
@@ -59,15 +62,38 @@ fn title(start: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
             "The {} answers {from} of new questions; GRPO has not been evaluated",
             start.policy
         ),
-        (None, None) => "Nothing has been evaluated yet".to_owned(),
+        (None, None) => without_accuracy(records).0.to_owned(),
     }
 }
 
-fn lead(start: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunInfo>) -> String {
-    if start.is_none() && grpo.is_none() {
-        return "This page grows with the run: steps add metrics, evaluations add accuracy."
-            .to_owned();
+/// Returns title and paragraph of a run without an accuracy on `eval`.
+fn without_accuracy(records: &RunRecords) -> (&'static str, &'static str) {
+    let info = records.info.as_ref();
+    let has_eval = info.is_none_or(|info| info.questions.contains_key(EVAL_SPLIT));
+    let is_finished = info.is_some_and(|info| info.status == RunStatus::Finished);
+    let mut evaluations = records.evaluations.iter();
+    match evaluations.any(|e| e.split.starts_with(UNSEEN_SPLIT)) {
+        true if !has_eval => (
+            "This run is evaluated on new databases only",
+            "Its data have no question of the split eval, so the accuracy is that on databases \
+             without any training question.",
+        ),
+        false if !has_eval && is_finished => (
+            "The data have no question of the split eval",
+            "So the run was not evaluated, and the page has the metrics of its steps only.",
+        ),
+        _ => (
+            "Nothing has been evaluated yet",
+            "This page grows with the run: steps add metrics, evaluations add accuracy.",
+        ),
     }
+}
+
+fn lead(start: Option<&Evaluation>, grpo: Option<&Evaluation>, records: &RunRecords) -> String {
+    if start.is_none() && grpo.is_none() {
+        return without_accuracy(records).1.to_owned();
+    }
+    let info = records.info.as_ref();
     let mut text = String::new();
     if let Some(start) = start {
         text += &format!(
@@ -126,7 +152,8 @@ fn against_imitation(grpo: &Evaluation, imitation: &Evaluation) -> String {
 /// they were not evaluated.
 fn on_new_databases(evaluations: Evaluations<'_>) -> String {
     let rate = |policy| {
-        let evaluation = evaluations.last(policy, "eval-unseen/database", DecodingMode::Greedy);
+        let split = evaluations.new_databases_split();
+        let evaluation = evaluations.last(policy, split, DecodingMode::Greedy);
         evaluation.map(percent)
     };
     let policies = [

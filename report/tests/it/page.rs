@@ -222,6 +222,45 @@ fn an_interrupted_run_says_so() {
     });
 }
 
+/// The layouts of Spider and BIRD have no domains, so their split is not divided.
+#[test]
+fn new_databases_are_shown_under_both_names_of_their_split() {
+    let mut records = fixture();
+    for evaluation in &mut records.evaluations {
+        if evaluation.split == "eval-unseen/database" {
+            "eval-unseen".clone_into(&mut evaluation.split);
+        }
+    }
+    let (undivided, divided) = (report::render(&records), report::render(&fixture()));
+    assert!(divided.contains("On new databases it reaches"));
+    assert!(undivided == divided, "the pages differ");
+}
+
+#[test]
+fn a_run_without_questions_of_eval_says_so() {
+    let mut records = fixture();
+    records.info.as_mut().unwrap().questions.remove("eval");
+    records.evaluations.retain(|e| e.split != "eval");
+    checked(&report::render(&records), |document| {
+        let title = "This run is evaluated on new databases only";
+        assert_eq!(texts(document, "h1"), [title]);
+        // The means are those of the first column.
+        let is_mean = |n: &Node<'_, '_>| n.attribute("class") == Some("figure");
+        let cells = document.descendants().filter(|n| n.has_tag_name("td"));
+        let means: Vec<String> = cells.filter(is_mean).map(text).collect();
+        assert!(
+            !means.is_empty() && !means.contains(&"·".to_owned()),
+            "{means:?}"
+        );
+        assert!(!text(document.root_element()).contains("grows with the run"));
+    });
+    records.evaluations.clear();
+    checked(&report::render(&records), |document| {
+        let title = "The data have no question of the split eval";
+        assert_eq!(texts(document, "h1"), [title]);
+    });
+}
+
 fn evaluation(policy: PolicyName, correct: u64, low: f64, high: f64) -> Evaluation {
     Evaluation {
         policy,
@@ -435,11 +474,17 @@ fn failed_episodes_are_noted() {
     assert!(page(4).contains("4 of ") && page(4).contains(note));
 }
 
-/// The terminal's table has a line of equal width for each policy of the report's.
+/// The terminal's table has a line of equal width for each policy of the report's. Below it stands
+/// which model is called base.
 #[test]
 fn the_summary_has_a_row_for_each_policy() {
     let summary = report::summary(&fixture());
-    let lines: Vec<&str> = summary.lines().collect();
+    let (table, base) = summary.trim_end().rsplit_once('\n').unwrap();
+    let model = "embedded (Qwen3 family, 4 layers, width 192)";
+    let expected = format!("Base: the model before this run's training ({model}).");
+    assert_eq!(base, expected);
+    assert!(report::render(&fixture()).contains(&expected));
+    let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].contains("new queries, sampled"));
     assert!(
         lines
