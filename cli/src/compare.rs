@@ -101,7 +101,7 @@ pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<(
         progress.print(&format!("settings: those of {run}"));
     }
     let mut setup = Setup::open(config, progress)?;
-    shared.report_other_data(args, &setup, progress)?;
+    shared.report_other_data(&setup, progress);
     if let Some(address) = &args.env {
         setup.play_on(address, &args.env_credentials).await?;
     }

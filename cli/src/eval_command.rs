@@ -122,21 +122,19 @@ fn run_of_settings(given: &ConfigArgs) -> Result<Option<(PathBuf, RunConfig)>> {
     }
 }
 
-/// Says so if the model's run was trained on other data than its settings name now.
+/// Says so if the folder that the model's run was trained on has other data now.
 fn report_other_data(
     args: &EvalArgs,
     config: &RunConfig,
     setup: &Setup,
     progress: &Progress,
 ) -> Result<()> {
-    if config::gives(&args.config, "data")? {
-        return Ok(());
-    }
-    if let Some((path, _)) = run_of_settings(&args.config)?
+    if let Some((path, trained)) = run_of_settings(&args.config)?
         && let Some(run) = path.parent()
     {
-        let (name, trained) = (run.display().to_string(), run_info::trained_data(run));
-        let warning = run_info::other_data(&name, trained.as_deref(), &config.data, setup);
+        let (name, hash) = (run.display().to_string(), run_info::trained_data(run));
+        let hash = hash.as_deref();
+        let warning = run_info::other_data(&name, hash, &trained.data, &config.data, setup);
         if let Some(warning) = warning {
             progress.print(&warning);
         }

@@ -48,20 +48,35 @@ pub(crate) fn trained_data(run_dir: &Path) -> Option<String> {
     Some(info.data_sha256)
 }
 
-/// Returns a warning if a run was trained on other data than its settings name now, for example
-/// because the folder was drafted again. `trained` is the hash of the former, if it is known.
+/// Returns whether both are the same folder and databases.
+pub(crate) fn is_same_place(one: &DataConfig, other: &DataConfig) -> bool {
+    let place = |data: &DataConfig| {
+        let dir = folder_of(data);
+        dir.canonicalize().unwrap_or_else(|_| dir.to_owned())
+    };
+    place(one) == place(other) && one.databases == other.databases
+}
+
+fn folder_of(data: &DataConfig) -> &Path {
+    data.dir.as_deref().unwrap_or(Path::new(OWN_DATA_DIR))
+}
+
+/// Returns a warning if the folder that a run was trained on has other data since then, for example
+/// because it was drafted again. `trained` is the hash of the former, if it is known, and `data`
+/// what is opened now: another folder gives no warning.
 pub(crate) fn other_data(
     run: &str,
     trained: Option<&str>,
+    trained_on: &DataConfig,
     data: &DataConfig,
     setup: &Setup,
 ) -> Option<String> {
     let trained = trained.filter(|hash| *hash != setup.data_sha256)?;
-    let dir = data.dir.as_deref().unwrap_or(Path::new(OWN_DATA_DIR));
+    is_same_place(trained_on, data).then_some(())?;
     Some(format!(
         "{} has other data than {run} was trained on ({}, now {}), so its `eval` may have \
-         questions of that training; name the data to evaluate on by --data",
-        dir.display(),
+         questions of that training; for a fair result name other data by --data",
+        folder_of(data).display(),
         shortened(trained),
         shortened(&setup.data_sha256)
     ))

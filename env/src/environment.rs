@@ -172,7 +172,7 @@ impl Environment {
             environment_version: env.version.clone(),
             expires_at_unix_seconds: now_unix_seconds
                 .saturating_add(env.settings.token_ttl_seconds),
-            question_sha256: entry.question_sha256.clone(),
+            question_name: env.key.name_of(&entry.question_sha256),
             state: EpisodeState {
                 episode_id: episode_id.clone(),
                 question_id: question_id.clone(),
@@ -285,7 +285,7 @@ impl EnvironmentState {
         let question_id = &body.state.question_id;
         self.catalog
             .get(question_id)
-            .filter(|entry| entry.question_sha256 == body.question_sha256)
+            .filter(|entry| self.key.name_of(&entry.question_sha256) == body.question_name)
             .ok_or_else(|| TokenError::ForeignDatabase {
                 question_id: question_id.clone(),
             })

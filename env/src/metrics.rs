@@ -67,7 +67,7 @@ pub fn describe() {
     describe_histogram!(
         QUERY_WORK_UNITS,
         Unit::Count,
-        "Work units of a query: SQLite virtual machine steps and metered bytes."
+        "Work units of a query: SQLite virtual machine steps, metered bytes and pages."
     );
     describe_histogram!(
         QUERY_MEMORY_BYTES,

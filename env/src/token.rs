@@ -73,9 +73,9 @@ pub(crate) struct TokenBody {
     pub(crate) environment_version: String,
     #[prost(uint64, tag = "2")]
     pub(crate) expires_at_unix_seconds: u64,
-    /// Identifies the question with its answer and its database.
+    /// Identifies the question with its answer and its database, by [`TokenKey::name_of`].
     #[prost(string, tag = "3")]
-    pub(crate) question_sha256: String,
+    pub(crate) question_name: String,
     #[prost(message, required, tag = "4")]
     pub(crate) state: EpisodeState,
 }
@@ -100,6 +100,13 @@ impl TokenKey {
     /// Returns the key's public name.
     pub(crate) fn id(&self) -> String {
         hex::encode(self.id)
+    }
+
+    /// Returns a name of a hash that only a holder of the key can compute. Whoever has a token
+    /// could otherwise try which answer gives the hash.
+    pub(crate) fn name_of(&self, sha256: &str) -> String {
+        let mac = self.mac.clone().chain_update(sha256);
+        hex::encode(mac.finalize().into_bytes())
     }
 
     pub(crate) fn seal(&self, body: &TokenBody) -> Vec<u8> {
@@ -170,7 +177,7 @@ mod tests {
         TokenBody {
             environment_version: "1-ab".to_owned(),
             expires_at_unix_seconds: 1_000,
-            question_sha256: "00".to_owned(),
+            question_name: "00".to_owned(),
             state: EpisodeState {
                 question_id: "q".to_owned(),
                 history: vec!["DESCRIBE cars".to_owned()],

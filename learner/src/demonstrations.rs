@@ -13,7 +13,7 @@ use proto::v1::{Segment, Trajectory};
 use crate::{error::Result, group::StepGroups};
 
 /// The most questions that a line of the log names.
-const NAMED_QUESTIONS: usize = 8;
+pub(crate) const NAMED_QUESTIONS: usize = 8;
 
 /// Solves questions, given by their ids. Returns a demonstration of each, in order, whose mask
 /// marks the tokens to learn; none if its solution is wrong or does not fit into a context. The

@@ -50,7 +50,7 @@ impl SharedSettings {
             let config = config::resolve(&args.config)?;
             return Ok(Self { config, runs });
         };
-        if args.config.data.is_none()
+        if !config::gives(&args.config, "data.dir")?
             && let Some(other) = runs.iter().find(|it| !is_same(it, first))
         {
             bail!(
@@ -70,24 +70,16 @@ impl SharedSettings {
         self.runs.first().map(|run| run.name.as_str())
     }
 
-    /// Says which runs were trained on other data than their settings name now.
-    pub(super) fn report_other_data(
-        &self,
-        args: &CompareArgs,
-        setup: &Setup,
-        progress: &Progress,
-    ) -> Result<()> {
-        if config::gives(&args.config, "data")? {
-            return Ok(());
-        }
+    /// Says which runs were trained on a folder that has other data now.
+    pub(super) fn report_other_data(&self, setup: &Setup, progress: &Progress) {
         for run in &self.runs {
-            let (name, trained) = (&run.name, run.data_sha256.as_deref());
-            let warning = run_info::other_data(name, trained, &self.config.data, setup);
+            let (hash, trained_on) = (run.data_sha256.as_deref(), &run.config.data);
+            let data = &self.config.data;
+            let warning = run_info::other_data(&run.name, hash, trained_on, data, setup);
             if let Some(warning) = warning {
                 progress.print(&warning);
             }
         }
-        Ok(())
     }
 
     /// Returns the settings of a policy. For a model, other than the embedded one, the limits are
@@ -126,14 +118,9 @@ fn names_settings(args: &CompareArgs) -> bool {
 /// Whether both were trained on the same folder and databases, and on the same content of it, as
 /// far as their folders say.
 fn is_same(one: &ComparedRun, other: &ComparedRun) -> bool {
-    let place = |run: &ComparedRun| {
-        let data = &run.config.data;
-        let dir = data.dir.as_ref();
-        let dir = dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone()));
-        (dir, data.databases.clone())
-    };
     let hashes = one.data_sha256.as_ref().zip(other.data_sha256.as_ref());
-    place(one) == place(other) && hashes.is_none_or(|(one, other)| one == other)
+    run_info::is_same_place(&one.config.data, &other.config.data)
+        && hashes.is_none_or(|(one, other)| one == other)
 }
 
 #[cfg(test)]

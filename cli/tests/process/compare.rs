@@ -124,7 +124,11 @@ fn other_data_is_named(run: &Path) {
     let run = run.to_str().unwrap();
     let eval = ["eval", "--questions", "1", "--model", run];
     let compare = ["compare", run, "--questions", "1"];
-    let data: [(&[&str], bool); 2] = [(&[], true), (&["--data", "data/build"], false)];
+    let data: [(&[&str], bool); 3] = [
+        (&[], true),
+        (&["--data", "data/build"], true),
+        (&["--databases", "all"], false),
+    ];
     for (given, is_named) in data {
         for command in [&eval[..], &compare[..]] {
             let output = sqlenv(command).args(given).output().unwrap();

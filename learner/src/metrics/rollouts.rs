@@ -133,8 +133,11 @@ fn zero_variance(groups: &[&Group], config: &LearnerConfig, out: &mut Metrics) {
 }
 
 /// Inserts the sampled tokens per trajectory; `terminated` are the trajectories that no token limit
-/// cut.
+/// cut. Inserts nothing if nothing was sampled, because all prompts are too long.
 fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
+    if trajectories.iter().all(|it| it.turns.is_empty()) {
+        return;
+    }
     let length = |trajectory: &Trajectory| sampled_tokens(trajectory) as f64;
     let (mut all, mut terminated) = (Vec::new(), Vec::new());
     for trajectory in trajectories {
@@ -176,6 +179,9 @@ fn tools(trajectories: &[&Trajectory], out: &mut Metrics) {
         .iter()
         .flat_map(|trajectory| &trajectory.turns)
         .collect();
+    if turns.is_empty() {
+        return;
+    }
     let count = |hit: fn(&Turn) -> bool| turns.iter().filter(|turn| hit(turn)).count() as f64;
     let failed = count(|turn| !turn.malformed && turn.observation_is_error);
     let malformed = count(|turn| turn.malformed);

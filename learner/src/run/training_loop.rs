@@ -280,9 +280,12 @@ impl Run {
         if may_pass.is_none() && self.unscored_steps < MAX_UNSCORED_STEPS {
             self.unscored_steps += 1;
             let ids = trajectories().map(|it| it.question_id.as_str());
-            let question_ids: BTreeSet<&str> = ids.collect();
+            let all: BTreeSet<&str> = ids.collect();
+            let named = all.iter().copied().take(demonstrations::NAMED_QUESTIONS);
+            let question_ids: Vec<&str> = named.collect();
             tracing::warn!(
                 step,
+                count = all.len(),
                 ?question_ids,
                 failure,
                 "a step trains on nothing, because its questions can never be scored; leave them \

@@ -37,11 +37,19 @@ async fn a_question_that_can_never_be_scored_does_not_end_a_run() {
     // It reads the group in the journal.
     let resumed = open(config(3), folder.path()).unwrap();
     let (events, _) = train(&resumed, 1, None).await;
-    let trained_groups = events.iter().filter_map(|event| match event {
-        TrainEvent::Step { metrics, .. } => Some(metrics["groups/kept"]),
+    let steps = events.iter().filter_map(|event| match event {
+        TrainEvent::Step { metrics, .. } => Some(metrics),
         _ => None,
     });
-    assert_eq!(trained_groups.collect::<Vec<_>>(), [0.0, 1.0, 1.0]);
+    // Nothing that was not sampled is measured.
+    let measured = steps.map(|metrics| {
+        let length = metrics.contains_key("completions/mean_length");
+        let calls = metrics.contains_key("tools/call_frequency");
+        (metrics["groups/kept"], length, calls)
+    });
+    let trained = (1.0, true, true);
+    let expected = [(0.0, false, false), trained, trained];
+    assert_eq!(measured.collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
