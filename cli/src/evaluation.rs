@@ -238,9 +238,7 @@ pub(crate) fn record(
     transcripts: impl IntoIterator<Item = Transcript>,
 ) -> Result<()> {
     if evaluation.split == EVAL_SPLIT && evaluation.mode == DecodingMode::Greedy {
-        for transcript in transcripts {
-            folder.append_transcript(&transcript)?;
-        }
+        folder.append_transcripts(transcripts)?;
     }
     // The evaluation comes last: a run that stops in between records all of it again.
     Ok(folder.append_evaluation(evaluation)?)

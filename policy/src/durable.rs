@@ -15,6 +15,15 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     file.sync_all()
 }
 
+/// Appends to a file, or makes it, and waits until the bytes are on the disk.
+pub fn append(path: &Path, content: &[u8]) -> Result<()> {
+    let is_new = !path.exists();
+    let mut file = File::options().create(true).append(true).open(path)?;
+    file.write_all(content)?;
+    file.sync_data()?;
+    if is_new { sync_parent(path) } else { Ok(()) }
+}
+
 /// Waits until a file's bytes, or a folder's names, are on the disk.
 pub fn sync(path: &Path) -> Result<()> {
     File::open(path)?.sync_all()

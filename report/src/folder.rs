@@ -9,7 +9,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
     sync::Arc,
     time::SystemTime,
@@ -143,9 +143,13 @@ impl RunFolder {
         self.events.append_evaluation(evaluation)
     }
 
-    /// Appends a line to `transcripts.jsonl`.
-    pub fn append_transcript(&self, transcript: &Transcript) -> Result<()> {
-        self.append(TRANSCRIPTS, transcript)
+    /// Appends a line to `transcripts.jsonl` for each transcript.
+    pub fn append_transcripts(
+        &self,
+        transcripts: impl IntoIterator<Item = Transcript>,
+    ) -> Result<()> {
+        let lines = transcripts.into_iter().map(|it| line(&it));
+        self.append_text(TRANSCRIPTS, &lines.collect::<Result<String>>()?)
     }
 
     /// Returns whether a run has begun here, of which these are the records. At first it has only
@@ -231,18 +235,13 @@ impl RunFolder {
     }
 
     fn append(&self, name: &str, record: &impl Serialize) -> Result<()> {
-        // With one write per line, a crash can cut only the last line.
-        self.append_text(name, &(serde_json::to_string(record)? + "\n"))
+        self.append_text(name, &line(record)?)
     }
 
+    /// Appends by one write, of which a crash can only cut the end.
     fn append_text(&self, name: &str, text: &str) -> Result<()> {
         let path = self.path.join(name);
-        fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .map_err(ReportError::io("append to", &path))
+        durable::append(&path, text.as_bytes()).map_err(ReportError::io("append to", &path))
     }
 
     fn text(&self, name: &str) -> Result<Option<String>> {
@@ -284,6 +283,11 @@ impl RunFolder {
         }
         Ok(records)
     }
+}
+
+/// Returns a record as a line of JSON.
+fn line(record: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string(record)? + "\n")
 }
 
 /// Describes a run that ended early, before or after it wrote `run.json`.
