@@ -110,7 +110,8 @@ impl LearnerSession {
     }
 
     /// Returns a retry whose calls last as long as the learner may replay what they submit. If a
-    /// call ended earlier, the learner would drop its replays, and begin anew with the next call.
+    /// call ended earlier, the learner would finish its replays all the same, and play the work
+    /// again for the next call.
     /// An older learner does not say how long that is; then the lease counts.
     fn submitting(&self, lease_seconds: u32) -> Retry {
         lasting(self.retry, self.replay_seconds.max(lease_seconds))

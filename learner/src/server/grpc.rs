@@ -24,6 +24,7 @@ use tokio::{
 };
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
+use tracing::Instrument as _;
 
 use crate::{
     Learner,
@@ -212,10 +213,11 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<EncodedGroup>,
     ) -> Result<Response<SubmitResponse>, Status> {
-        let held = held(&request);
-        let verdict = self.submit_group(request.into_inner(), held).await?;
+        let (learner, held) = (self.clone(), held(&request));
+        let group = request.into_inner();
+        let submission = async move { learner.submit_group(group, held).await };
         Ok(Response::new(SubmitResponse {
-            verdict: verdict.into(),
+            verdict: to_its_end(submission).await?.into(),
         }))
     }
 
@@ -223,8 +225,9 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<EncodedEvaluation>,
     ) -> Result<Response<SubmitEvaluationResponse>, Status> {
-        let held = held(&request);
-        self.submit_part(request.into_inner(), held).await?;
+        let (learner, held) = (self.clone(), held(&request));
+        let part = request.into_inner();
+        to_its_end(async move { learner.submit_part(part, held).await }).await?;
         Ok(Response::new(SubmitEvaluationResponse {}))
     }
 
@@ -237,5 +240,40 @@ impl proto::v1::learner_server::Learner for Learner {
         check_name(&request.actor_id)?;
         let messages = weights_stream::open(&self.context, request)?;
         Ok(share(messages, Box::pin(tokio_stream::empty())))
+    }
+}
+
+/// Takes in a submission to its end, also if the actor leaves meanwhile: the work is complete, and
+/// a replay that is dropped would count against its env-node.
+async fn to_its_end<T: Send + 'static>(
+    submission: impl Future<Output = Result<T, Status>> + Send + 'static,
+) -> Result<T, Status> {
+    tokio::spawn(submission.in_current_span())
+        .await
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{sync::oneshot, task::yield_now};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_submission_is_taken_in_although_its_actor_leaves() {
+        let (replayed, replay) = oneshot::channel::<()>();
+        let (taken, is_taken) = oneshot::channel();
+        let call = to_its_end(async {
+            replay.await.unwrap();
+            taken.send(()).unwrap();
+            Ok(())
+        });
+        tokio::select! {
+            biased;
+            _ = call => unreachable!("it waits for the replay"),
+            () = yield_now() => {}
+        }
+        replayed.send(()).unwrap();
+        is_taken.await.unwrap();
     }
 }
