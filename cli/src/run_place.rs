@@ -109,19 +109,27 @@ impl RunPlace {
 
     /// Puts the files of the working copy into the object store. If that fails, the copy stays.
     pub(crate) async fn save(self) -> Result<()> {
-        let Some(Remote { storage, copy, .. }) = self.remote else {
+        let Some(remote) = &self.remote else {
             return Ok(());
         };
-        let Err(fault) = storage.upload_files(&self.folder).await else {
+        let saved = remote.storage.upload_files(&self.folder).await;
+        if saved.is_ok() {
             return Ok(());
-        };
-        let _ = copy.keep();
-        Err(fault).with_context(|| {
+        }
+        let folder = self.folder.clone();
+        self.keep();
+        saved.with_context(|| {
             format!(
                 "the last files of the run are in {} and not in the object store",
-                self.folder.display()
+                folder.display()
             )
         })
+    }
+
+    /// Leaves the working copy of a run in an object store where it is, and returns its path.
+    pub(crate) fn keep(self) -> Option<PathBuf> {
+        let _ = self.remote?.copy.keep();
+        Some(self.folder)
     }
 }
 

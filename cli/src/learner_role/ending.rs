@@ -45,10 +45,11 @@ impl EndingRun<'_> {
             self.leave(&fault, info).await;
             return Err(fault);
         }
-        let records = self.folder.read()?;
-        let (table, problems) = (report::summary(&records), problems_text(&records));
+        let records = self.folder.read();
         let results = self.results();
         self.place.save().await?;
+        let records = records?;
+        let (table, problems) = (report::summary(&records), problems_text(&records));
         if !is_finished {
             let command = shutdown::this_command();
             let message = format!("interrupted; continue with: {command}");
@@ -74,9 +75,19 @@ impl EndingRun<'_> {
     async fn leave(self, fault: &anyhow::Error, mut info: RunInfo) {
         let learner = self.learner.clone();
         // It may ask the object store.
-        let newest = tokio::task::spawn_blocking(move || learner.check_newest()).await;
-        if is_replaced(fault) || !matches!(newest, Ok(Ok(()))) {
-            return;
+        let newest = tokio::task::spawn_blocking(move || Ok(learner.check_newest()?)).await;
+        match newest.unwrap_or_else(|panic| Err(panic.into())) {
+            _ if is_replaced(fault) => return,
+            Ok(()) => {}
+            Err(newer) if is_replaced(&newer) => return,
+            Err(unknown) => {
+                tracing::error!("cannot see whether another learner has the run: {unknown:#}");
+                if let Some(copy) = self.place.keep() {
+                    let copy = copy.display();
+                    tracing::error!("the last files of the run are in {copy} only");
+                }
+                return;
+            }
         }
         info.status = RunStatus::Interrupted;
         if let Err(unwritten) = self.folder.write_info(&info) {

@@ -53,9 +53,17 @@ impl ServingLearner<'_> {
                 self.record(events, &stopped)
             )
         };
+        tokio::pin!(work);
         let (trained, recorded) = tokio::select! {
-            worked = work => worked,
+            worked = &mut work => worked,
             ended = &mut serving => {
+                // The training ends first: it writes to the folder whose end is recorded next.
+                stopped.cancel();
+                let (trained, recorded) = work.await;
+                let faults = [trained.err().map(anyhow::Error::from), recorded.err()];
+                for fault in faults.into_iter().flatten() {
+                    tracing::error!("{fault:#}");
+                }
                 ended.context("the server panicked")?;
                 bail!("the server ended before the run; start the learner again to resume the run");
             }

@@ -259,16 +259,17 @@ impl ObjectLog {
     /// # Errors
     /// [`LearnerError::Replaced`] if one has, or the store does not answer or refuses.
     pub(crate) fn check_newest(&self) -> Result<()> {
-        let (storage, name) = (&self.storage, name(self.next));
-        let path = storage.object(&name);
-        match self
-            .runtime
-            .block_on(storage.answer(storage.store.head(&path)))
+        let newer = self.runtime.block_on(read(&self.storage, &name(self.next)));
+        if let Err(LearnerError::ObjectStore { source, .. }) = &newer
+            && matches!(**source, StoreError::NotFound { .. })
         {
-            Err(StoreError::NotFound { .. }) => Ok(()),
-            Err(fault) => Err(storage.fault("look for", &name, fault)),
-            Ok(_) => Err(LearnerError::Replaced {
-                run: storage.address.clone(),
+            return Ok(());
+        }
+        // The answer to a put of this learner may have been lost.
+        match parse(&newer?) {
+            Some((line, _)) if line.writer == self.writer => Ok(()),
+            _ => Err(LearnerError::Replaced {
+                run: self.storage.address.clone(),
             }),
         }
     }
@@ -365,15 +366,15 @@ impl ObjectLog {
         let mut bodies = stream::iter(bodies).buffered(read_ahead(largest.unwrap_or(0)));
         while let Some(read) = bodies.next().await {
             let (found, body) = read?;
-            let (entry, records) = parse(&body)
+            let (Line { entry, .. }, records) = parse(&body)
                 .filter(|_| found == name(self.next))
                 .ok_or_else(|| LearnerError::ObjectAddress {
-                    address: format!("{}/{found}", storage.address),
-                    problem: format!(
-                        "is not entry {} of a run's log; choose an address that only this run uses",
-                        self.next
-                    ),
-                })?;
+                address: format!("{}/{found}", storage.address),
+                problem: format!(
+                    "is not entry {} of a run's log; choose an address that only this run uses",
+                    self.next
+                ),
+            })?;
             file.write_all(records).at("write", &journal)?;
             if let Entry::Checkpoint(checkpoint) = entry {
                 self.checkpoints.push(checkpoint);
@@ -424,10 +425,10 @@ fn name(number: u64) -> String {
     format!("log/{number:010}")
 }
 
-fn parse(body: &Bytes) -> Option<(Entry, &[u8])> {
+fn parse(body: &Bytes) -> Option<(Line, &[u8])> {
     let end = body.iter().position(|&byte| byte == b'\n')?;
-    let line: Line = serde_json::from_slice(&body[..end]).ok()?;
-    Some((line.entry, &body[end + 1..]))
+    let line = serde_json::from_slice(&body[..end]).ok()?;
+    Some((line, &body[end + 1..]))
 }
 
 async fn read(storage: &ObjectStorage, name: &str) -> Result<Bytes> {
