@@ -45,4 +45,4 @@ pub use retry::{LONGEST_PAUSE, Retry};
 pub use rollout::{Rollout, RolloutLimits, RolloutRequest};
 pub use rollout_driver::{RolloutOutcome, run_episode, run_episodes};
 pub use tool_schemas::tool_schemas;
-pub use worker::run;
+pub use worker::{env_info, run};

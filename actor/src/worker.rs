@@ -15,8 +15,8 @@ use proto::{
     Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError, Transport,
     env_client,
     v1::{
-        ActorIdentity, ActorReport, EvaluationClaim, GroupClaim, InfoRequest, JoinRequest,
-        JoinResponse, Trajectory,
+        ActorIdentity, ActorReport, EvaluationClaim, GroupClaim, InfoRequest, InfoResponse,
+        JoinRequest, JoinResponse, ModelFile, Trajectory,
     },
 };
 use tokio::sync::watch;
@@ -34,6 +34,7 @@ use crate::{
     learner_session::LearnerSession,
     metrics,
     model_policy::ModelPolicy,
+    retry::Retry,
     rollout_driver::run_episodes,
     weights::SnapshotStream,
 };
@@ -109,10 +110,18 @@ async fn work(
     }
 }
 
+/// Asks an env-node what it serves.
+///
+/// # Errors
+/// It refuses the call, or does not answer as long as `retry` says.
+pub async fn env_info(env: &EnvClient, retry: &Retry) -> Result<InfoResponse, ActorError> {
+    let info = async || env.clone().info(InfoRequest {}).await;
+    retry.call("Env.Info", info).await
+}
+
 /// Returns what the learner must know to accept this actor.
 async fn identity(env: &EnvClient, config: &ActorConfig) -> Result<ActorIdentity, ActorError> {
-    let info = async || env.clone().info(InfoRequest {}).await;
-    let info = config.env_retry.call("Env.Info", info).await?;
+    let info = env_info(env, &config.env_retry).await?;
     Ok(ActorIdentity {
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
         environment_version: info.environment_version,
@@ -131,6 +140,18 @@ fn within_leases(concurrent_groups: usize, max_leases: u32) -> usize {
         );
     }
     concurrent_groups.min(most)
+}
+
+/// Opens the model that the learner has sent.
+fn opened(files: Vec<ModelFile>, first: &Snapshot) -> Result<Model, ActorError> {
+    let files = files
+        .into_iter()
+        .map(|file| (file.name, file.content.into()));
+    let model = Model::from_files(files.collect(), weights(first)?)?;
+    // A chat template that cannot render tool results fails here rather than in every episode.
+    let result = Message::new(ChatRole::Tool, "1. 1");
+    model.chat.tool_suffix_ids(&[result])?;
+    Ok(model)
 }
 
 /// What an actor has once it has joined a run.
@@ -172,13 +193,7 @@ impl Actor {
         let rollout = response.rollout.unwrap_or_default();
         let limits = settings::limits(&rollout)?;
         let sampling = settings::sampling(rollout.sampling.as_ref())?;
-        let files = response.model_files.into_iter();
-        let files = files.map(|file| (file.name, file.content.into()));
-        let model = Model::from_files(files.collect(), weights(first)?)?;
-        // A chat template that cannot render tool results fails here rather than in every episode.
-        model
-            .chat
-            .tool_suffix_ids(&[Message::new(ChatRole::Tool, "1. 1")])?;
+        let model = opened(response.model_files, first)?;
         let engine = Engine::spawn(
             &model,
             first.policy_version,

@@ -15,7 +15,7 @@ use learner::{Learner, RunArguments, RunStorage, ServerCredentials, TrainingQues
 use policy::Model;
 use proto::{
     EnvClient, env_client,
-    v1::{ActorIdentity, InfoRequest, Question},
+    v1::{ActorIdentity, Question},
 };
 use report::{RunFolder, RunInfo, RunRecords};
 use tokio_util::sync::CancellationToken;
@@ -153,27 +153,25 @@ impl EnvQuestions {
         profile: &str,
         shutdown: &CancellationToken,
     ) -> Result<Self> {
-        let list = async |split: &str| {
-            let listed = actor::list_questions(env, split, &UNTIL_ENV_NODE_SERVES);
-            unless_interrupted(shutdown, listed)
-                .await?
-                .with_context(|| format!("cannot list the questions of --env {}", args.env))
-        };
-        let all: Vec<Question> = list("").await?;
+        let listed = actor::list_questions(env, "", &UNTIL_ENV_NODE_SERVES);
+        let listed = unless_interrupted(shutdown, listed).await?;
+        let all: Vec<Question> =
+            listed.with_context(|| format!("cannot list the questions of --env {}", args.env))?;
+        let is_of_training = |it: &&Question| setup::is_training_split(&it.split);
+        let training: Vec<Question> = all.iter().filter(is_of_training).cloned().collect();
         ensure!(
-            all.iter().any(|it| setup::is_training_split(&it.split)),
+            !training.is_empty(),
             "--env {} serves no question of the split `train`, on which a run trains; serve data \
              that has some (docs/data.md)",
             args.env
         );
-        let training = list("train").await?;
-        let mut client = env.clone();
-        let info = unless_interrupted(shutdown, client.info(InfoRequest {})).await?;
+        let info = actor::env_info(env, &UNTIL_ENV_NODE_SERVES);
+        let info = unless_interrupted(shutdown, info).await?;
         let info = info.with_context(|| format!("cannot ask --env {} what it serves", args.env))?;
         Ok(Self {
             training,
             all,
-            identity: learner::expected_identity(info.get_ref(), profile),
+            identity: learner::expected_identity(&info, profile),
         })
     }
 }
