@@ -77,14 +77,17 @@ impl ServerTls {
         };
         loop {
             sleep(RELOAD_INTERVAL).await;
-            tls.reload();
+            tls.reload().await;
         }
     }
 }
 
 impl ReloadedTls {
-    fn reload(&self) {
-        match acceptor(&self.files) {
+    async fn reload(&self) {
+        let files = self.files.clone();
+        // A volume that does not answer must not stop the port, which waits for the same task.
+        let read = tokio::task::spawn_blocking(move || acceptor(&files)).await;
+        match read.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
             Ok(acceptor) => {
                 self.acceptor.send_replace(acceptor);
             }
@@ -171,8 +174,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn renewed_files_replace_the_old_and_broken_ones_do_not() {
+    #[tokio::test]
+    async fn renewed_files_replace_the_old_and_broken_ones_do_not() {
         let folder = tempfile::tempdir().unwrap();
         let files = TlsConfig {
             certificate_file: folder.path().join("certificate.pem"),
@@ -187,16 +190,16 @@ mod tests {
         };
         renew();
         let tls = ServerTls::open(Some(&files)).unwrap();
-        let reload = || {
+        let reload = async || {
             let before = tls.acceptor().unwrap();
-            tls.0.as_ref().unwrap().reload();
+            tls.0.as_ref().unwrap().reload().await;
             !Arc::ptr_eq(before.config(), tls.acceptor().unwrap().config())
         };
         renew();
-        assert!(reload());
+        assert!(reload().await);
         fs::write(&files.certificate_file, "").unwrap();
-        assert!(!reload());
+        assert!(!reload().await);
         renew();
-        assert!(reload());
+        assert!(reload().await);
     }
 }

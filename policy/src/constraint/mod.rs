@@ -201,7 +201,8 @@ impl Constrainer {
             (Err(error), None) => return Err(failed(&error)),
             (Err(error), Some(_)) => {
                 tracing::warn!("rollout.constraint: only calls are constrained: {error}");
-                return self.matcher(None);
+                // Kept below, so that the next completion neither compiles nor warns again.
+                self.matcher(None)?
             }
         };
         let mut matchers = self.matchers.lock();

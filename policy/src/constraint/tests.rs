@@ -283,3 +283,27 @@ fn a_full_cache_drops_the_oldest_grammar() {
     constrainer.matcher(Some(&tables(KEPT_GRAMMARS))).unwrap();
     assert_eq!(kept_first(), (KEPT_GRAMMARS, Some(grammar(1))));
 }
+
+/// The limits of the library are made so tight that only the grammar without tables compiles.
+#[test]
+fn a_grammar_that_cannot_be_compiled_is_tried_once() {
+    let chat = chat();
+    let constrainer = Constrainer::new(Constraint::Sql, &chat, 0);
+    let mut constrainer = constrainer.unwrap().unwrap();
+    let compiles = |constrainer: &Constrainer, tables: Option<&[ShownTable]>| {
+        let grammar = grammar::grammar(tables, chat.turn_end());
+        let compiled = TopLevelGrammar::from_lark(grammar);
+        constrainer.factory.create_parser(compiled).is_ok()
+    };
+    let context = context(&chat);
+    let tables = constrainer.shown_names(&context).unwrap();
+    let tight = (1..).map(|doubled| 1 << doubled).find(|&size| {
+        constrainer.factory.limits_mut().max_grammar_size = size;
+        compiles(&constrainer, None)
+    });
+    assert!(!compiles(&constrainer, Some(&tables)), "{tight:?}");
+    for _ in 0..2 {
+        constrainer.begin(&context).unwrap();
+        assert_eq!(constrainer.matchers.lock().len(), 2);
+    }
+}
