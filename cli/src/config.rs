@@ -28,7 +28,10 @@ pub(crate) use sections::{
     DataConfig, EvaluationConfig, ImitationConfig, ModelConfig, PretrainConfig, WarmStartConfig,
 };
 
-use crate::{args::ConfigArgs, threads};
+use crate::{
+    args::{ConfigArgs, Preset},
+    threads,
+};
 
 /// Settings of a whole run: what `sqlenv train` and the commands around it read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -157,10 +160,19 @@ pub(crate) struct WrongSettings(pub(crate) anyhow::Error);
 /// # Errors
 /// [`WrongSettings`].
 pub(crate) fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
+    resolve_with(args, Preset::Tiny)
+}
+
+/// Resolves the settings of a role. If neither a preset nor a model is named, they have the preset
+/// `unnamed`.
+///
+/// # Errors
+/// [`WrongSettings`].
+pub(crate) fn resolve_with<T: RoleSettings>(args: &ConfigArgs, unnamed: Preset) -> Result<T> {
     let resolved = || {
         let read = layers::to_table(&T::default())?;
         layers::check_read(args, &read)?;
-        let table = layers::merged(args)?;
+        let table = layers::merged(args, unnamed)?;
         layers::check_model_of_preset(args, &read, &table)?;
         checked(table).map_err(|error| layers::with_file::<T>(args, error))
     };

@@ -18,12 +18,12 @@ use learner::{
 };
 use policy::{Model, durable, random::derive_seed};
 use proto::v1::Segment;
-use report::{DecodingMode, PolicyName, RunFolder, SETTINGS};
+use report::{DecodingMode, MESSY_SCHEMAS_SPLIT, NEW_WORDS_SPLIT, PolicyName, RunFolder, SETTINGS};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::PretrainArgs,
+    args::{Preset, PretrainArgs},
     config::{self, DataConfig, RunConfig},
     demonstrations::{QuestionRange, corrected_episodes, demonstrations},
     evaluation::{EvaluatedPolicy, Evaluator, copies, shuffled},
@@ -45,9 +45,6 @@ const WEIGHTS: &str = "model.safetensors";
 const HELD_OUT_SIZE: (usize, usize) = (100, 5);
 /// One for all trainings, so that their evaluations can be compared.
 const HELD_OUT_SEED: u64 = 0;
-const HELD_OUT_SPLIT: &str = "eval-unseen/words";
-/// What evaluations on held-out databases with messy schemas are recorded as.
-const MESSY_SPLIT: &str = "eval-unseen/messy-schemas";
 
 /// Trains a base policy, or continues the training in the folder.
 pub(crate) async fn pretrain(
@@ -55,7 +52,8 @@ pub(crate) async fn pretrain(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let config: RunConfig = config::resolve(&args.config)?;
+    // With those of GRPO random weights learn nothing.
+    let config: RunConfig = config::resolve_with(&args.config, Preset::Base)?;
     let (start, architecture) = (config.model.dir.clone(), args.architecture.clone());
     let seed = derive_seed(config.seed, "weights");
     let open = move || initial_model(start.as_deref(), architecture.as_deref(), seed);
@@ -81,7 +79,12 @@ pub(crate) async fn pretrain(
     };
     let model = pretraining.run(&base).await?;
     model.save(&out)?;
-    progress.print(&format!("wrote {}", out.display()));
+    let report = folder.path().join("report.html");
+    progress.print(&format!(
+        "model: {}\nreport: {}",
+        out.display(),
+        report.display()
+    ));
     Ok(())
 }
 
@@ -157,6 +160,7 @@ impl Pretraining<'_> {
             let is_due = done.is_multiple_of(settings.evaluate_every_shards) && done > 0;
             if is_last || is_due {
                 self.evaluate(&model, trainer.steps()).await?;
+                report::write(self.folder.path())?;
             }
             if is_last {
                 return Ok(model);
@@ -266,13 +270,13 @@ impl Pretraining<'_> {
         let words = self.held_out_data(HELD_OUT, 0)?;
         let own = self.config.data.clone();
         let mut evaluations = vec![
-            (words, HELD_OUT_SPLIT, HELD_OUT_SPLIT),
+            (words, NEW_WORDS_SPLIT, NEW_WORDS_SPLIT),
             (own.clone(), "eval-unseen/database", "eval-unseen/database"),
             (own, "eval-unseen/domain", "eval-unseen/domain"),
         ];
         if self.config.pretrain.messy_percent > 0 {
             let messy = self.held_out_data(HELD_OUT_MESSY, 100)?;
-            evaluations.push((messy, HELD_OUT_SPLIT, MESSY_SPLIT));
+            evaluations.push((messy, NEW_WORDS_SPLIT, MESSY_SCHEMAS_SPLIT));
         }
         for (data, split, recorded_as) in evaluations {
             self.evaluate_split(model, step, data, split, recorded_as)

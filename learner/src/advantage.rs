@@ -45,9 +45,12 @@ pub enum RewardAggregation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdvantageSettings {
-    /// Divisor of centred rewards.
+    /// What centred rewards are divided by: the standard deviation of the `group` or of the
+    /// `batch`, or nothing (Dr. GRPO).
     pub scale_rewards: ScaleRewards,
-    /// How several reward columns become one advantage. TRL: `multi_objective_aggregation`.
+    /// How several reward columns become one advantage. `sum_then_normalize`: their weighted sum is
+    /// centred and divided. `normalize_then_sum`: each column is normalized in its group, and then
+    /// their weighted sum over the batch (GDPO). TRL: `multi_objective_aggregation`.
     pub aggregation: RewardAggregation,
 }
 

@@ -85,7 +85,9 @@ pub struct LearnerConfig {
     /// entropy and the clipping are those of the last update.
     #[default(1)]
     pub num_iterations: u64,
-    /// Policy in the denominator of the importance ratio.
+    /// Policy in the denominator of the importance ratio. `sampler`: the one that sampled, by the
+    /// log-probabilities that actors recorded. `learner`: the learner's before the step, as in
+    /// TRL's `GRPOTrainer`.
     pub ratio_against: RatioAgainst,
     /// Largest number of tokens in a forward pass, which bounds memory; at least
     /// `rollout.max_context_tokens`.

@@ -29,7 +29,7 @@ pub use policy_comparison::{
 };
 pub use records::{
     CURVE_SPLIT, CorrectCount, DecodingMode, EVAL_SPLIT, EnvStepRecord, EpisodeRecord, Evaluation,
-    EvaluationMetrics, LearnerStepRecord, PolicyName, RefusedActorRecord, RunInfo, RunStatus,
-    StageTime, SuccessRate, TrainingStage, Transcript,
+    EvaluationMetrics, LearnerStepRecord, MESSY_SCHEMAS_SPLIT, NEW_WORDS_SPLIT, PolicyName,
+    RefusedActorRecord, RunInfo, RunStatus, StageTime, SuccessRate, TrainingStage, Transcript,
 };
 pub use run_records::RunRecords;

@@ -192,6 +192,12 @@ pub const EVAL_SPLIT: &str = "eval";
 /// those of the table.
 pub const CURVE_SPLIT: &str = "eval/curve";
 
+/// The split of new words: generated databases of words that no pretraining has.
+pub const NEW_WORDS_SPLIT: &str = "eval-unseen/words";
+
+/// What evaluations on new words in messy schemas are recorded as.
+pub const MESSY_SCHEMAS_SPLIT: &str = "eval-unseen/messy-schemas";
+
 impl fmt::Display for DecodingMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

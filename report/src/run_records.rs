@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::{
     live::{Finding, Severity},
     records::{
-        DecodingMode, Evaluation, LearnerStepRecord, PolicyName, RunInfo, StageTime, Transcript,
+        DecodingMode, Evaluation, LearnerStepRecord, NEW_WORDS_SPLIT, PolicyName, RunInfo,
+        StageTime, Transcript,
     },
 };
 
@@ -55,6 +56,13 @@ impl RunRecords {
             remedy: format!("Restore {file} from a copy, unless the run crashed."),
         };
         self.unreadable.iter().map(finding).collect()
+    }
+
+    /// Returns whether these are of a pretraining: it has no `run.json`, and is evaluated on new
+    /// words.
+    pub(crate) fn is_of_pretraining(&self) -> bool {
+        let mut evaluations = self.evaluations.iter();
+        self.info.is_none() && evaluations.any(|it| it.split == NEW_WORDS_SPLIT)
     }
 
     /// Returns whether there is nothing that a run writes.

@@ -7,8 +7,8 @@ use clap::{Parser, ValueEnum};
 /// The layers of settings: a preset, the file, `--set`, then the named flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Parser)]
 pub(crate) struct ConfigArgs {
-    /// Settings to start from; default: `tiny`, or `model` if --model or the setting `model.dir` is
-    /// given.
+    /// Settings to start from; default: `model` if --model or the setting `model.dir` is given,
+    /// otherwise `tiny`, or `base` for `pretrain`.
     #[arg(long, value_enum)]
     pub(crate) preset: Option<Preset>,
     /// TOML file of settings; the preset gives those that it leaves out.

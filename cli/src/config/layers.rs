@@ -64,13 +64,14 @@ const READ_SOON: Duration = Duration::from_secs(1);
 /// The setting that a model limits.
 const CONTEXT: &str = "learner.rollout.max_context_tokens";
 
-/// Merges the preset, the file, `--set` and the flags into one table.
-pub(super) fn merged(args: &ConfigArgs) -> Result<Table> {
+/// Merges the preset, the file, `--set` and the flags into one table. `unnamed` is the preset of
+/// the embedded policy where none is named.
+pub(super) fn merged(args: &ConfigArgs, unnamed: Preset) -> Result<Table> {
     let file = args.config.as_deref().map(read_table).transpose()?;
     let given = merged_on(file.unwrap_or_default(), args)?;
     let mut table = match args.preset {
         Some(preset) => preset_table(preset),
-        None => default_preset(&given),
+        None => default_preset(&given, unnamed),
     };
     merge(&mut table, given);
     Ok(table)
@@ -78,9 +79,9 @@ pub(super) fn merged(args: &ConfigArgs) -> Result<Table> {
 
 /// Returns the preset below these settings if none is named. The limits and the learning rate of
 /// the embedded policy would harm another model.
-fn default_preset(given: &Table) -> Table {
+fn default_preset(given: &Table, unnamed: Preset) -> Table {
     let Some(dir) = given.get("model").and_then(|model| model.get("dir")) else {
-        return preset_table(Preset::Tiny);
+        return preset_table(unnamed);
     };
     let mut preset = preset_table(Preset::Model);
     let is_given = reference::lookup(given, CONTEXT).is_some();

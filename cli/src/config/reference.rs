@@ -35,9 +35,10 @@ flags `--seed`, `--data`, `--databases` and `--model`. The variable `SQLENV_DATA
 A name behind \"TRL:\" or \"transformers:\" in the column *meaning* is accepted in place of the
 setting's own.
 
-Without `--preset` a command has the preset `tiny`, or `model` if a model folder is given, so its
-values differ from the column *default*. The presets are files in `cli/presets/`: `tiny` (GRPO from
-the base policy), `scratch`, `model`, `spider-smollm2`, `base` (for `pretrain`) and `smoke`.
+Without `--preset` a command has the preset `model` if a model folder is given, otherwise `tiny`, or
+`base` for `pretrain`, so its values differ from the column *default*. The presets are files in
+`cli/presets/`: `tiny` (GRPO from the base policy), `scratch`, `model`, `spider-smollm2`, `base`
+(for `pretrain`) and `smoke`.
 
 A setting of the loss that the chosen loss does not use is refused, with the reason. Before it
 trains, a learner warns of others that have no effect, such as bounds of a ratio that is always 1.

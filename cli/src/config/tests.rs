@@ -50,10 +50,11 @@ fn trl_s_names_lie_over_every_preset_and_over_the_settings_of_a_run() {
         let trl = format!("{section}.{trl}");
         let args = set(&[&format!("{trl}=7")]);
         let over_preset = |&preset: &Preset| {
-            layers::merged(&ConfigArgs {
+            let args = ConfigArgs {
                 preset: Some(preset),
                 ..args.clone()
-            })
+            };
+            layers::merged(&args, Preset::Tiny)
         };
         let over_run = layers::merged_on(run.clone(), &args);
         let over_presets = Preset::value_variants().iter().map(over_preset);
@@ -252,6 +253,22 @@ fn a_model_folder_chooses_the_preset_of_models() {
         ..ConfigArgs::default()
     });
     assert_eq!(named.unwrap().learner.rollout.max_context_tokens, 768);
+}
+
+/// Random weights learn nothing with the settings of GRPO, and a model forgets with those of random
+/// weights.
+#[test]
+fn pretraining_has_its_own_preset_for_random_weights_alone() {
+    let learning_rate = |assignments: &[&str]| {
+        let args = set(assignments);
+        let config: Result<RunConfig> = resolve_with(&args, Preset::Base);
+        config.unwrap().pretrain.sft.optimizer.learning_rate
+    };
+    assert_eq!(learning_rate(&["pretrain.shards=2"]), 2e-3);
+    let model = resolve(&["model.dir=somewhere"]).unwrap();
+    let of_model = model.pretrain.sft.optimizer.learning_rate;
+    assert_eq!(learning_rate(&["model.dir=somewhere"]), of_model);
+    assert!(of_model < 1e-3, "{of_model}");
 }
 
 /// A model that this program exported has 2,048 positions, and the preset of models contexts of

@@ -15,7 +15,7 @@ use crate::{
 
 /// Two shards of a few databases. The second one has messy schemas, too.
 fn pretrain(out: &Path) -> Command {
-    let mut command = sqlenv(&["pretrain", "--preset", "base"]);
+    let mut command = sqlenv(&["pretrain"]);
     for setting in [
         "pretrain.shards=2",
         "pretrain.simple_shards=1",
@@ -40,6 +40,13 @@ fn a_killed_pretraining_continues_to_the_same_weights() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, killed) = (dir.path().join("whole"), dir.path().join("killed"));
     finish(&whole);
+    let config = fs::read_to_string(whole.join("config.toml")).unwrap();
+    assert!(config.contains("\nlearning_rate = 0.002\n"), "{config}");
+    let report = fs::read_to_string(whole.join("report.html")).unwrap();
+    assert!(
+        report.contains("<h1>The pretrained policy answers"),
+        "{report}"
+    );
 
     // The preset of a model limits the demonstrations of its warm start. Pretraining has them all.
     let limited = || {

@@ -19,7 +19,8 @@ use crate::{
 pub enum LossType {
     /// Clipped ratio, mean over the tokens of an episode, mean over episodes (arXiv:2402.03300).
     Grpo,
-    /// Clipped ratio, mean over the tokens of the batch (arXiv:2506.02864).
+    /// Clipped ratio, mean over the tokens of the batch (arXiv:2506.02864). A step is one batch, so
+    /// this is [`Self::Dapo`].
     Bnpo,
     /// Clipped ratio, sum over tokens divided by episodes and a constant length (arXiv:2503.20783).
     DrGrpo,
@@ -83,7 +84,10 @@ pub enum SamplerCorrection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct LossSettings {
-    /// The loss.
+    /// The loss, and how it is averaged. `grpo`: over the tokens of an episode, then over episodes.
+    /// `dapo`, and here also `bnpo`: over all tokens of a step that have a loss. `dr_grpo`: the sum
+    /// over tokens, divided by episodes and a constant length. The others are those of TRL with the
+    /// same names.
     pub loss_type: LossType,
     /// The ratio is clipped below 1 - `clip_low`. For losses that clip. TRL: `epsilon`.
     #[default(0.2)]

@@ -4,12 +4,14 @@ use maud::{Markup, html};
 
 use super::{
     elements::{policy_class, rate_cell},
-    evaluations::{Evaluations, UNSEEN_DATABASE_SPLIT, UNSEEN_SPLIT},
+    evaluations::{Evaluations, UNSEEN_DATABASE_SPLIT, UNSEEN_DOMAIN_SPLIT, UNSEEN_SPLIT},
     safe_line,
 };
 use crate::{
     number,
-    records::{DecodingMode, EVAL_SPLIT, Evaluation, PolicyName},
+    records::{
+        DecodingMode, EVAL_SPLIT, Evaluation, MESSY_SCHEMAS_SPLIT, NEW_WORDS_SPLIT, PolicyName,
+    },
     run_records::RunRecords,
 };
 
@@ -17,13 +19,28 @@ use crate::{
 type AccuracyColumn = (&'static str, &'static str, DecodingMode);
 
 /// All accuracy columns. The table has those whose split was evaluated.
-const COLUMNS: [AccuracyColumn; 5] = [
+const COLUMNS: [AccuracyColumn; 7] = [
+    ("new words", NEW_WORDS_SPLIT, DecodingMode::Greedy),
+    ("messy schemas", MESSY_SCHEMAS_SPLIT, DecodingMode::Greedy),
     ("new queries", EVAL_SPLIT, DecodingMode::Greedy),
     ("new queries, sampled", EVAL_SPLIT, DecodingMode::Sampled),
     ("new databases", UNSEEN_SPLIT, DecodingMode::Greedy),
     ("new databases", UNSEEN_DATABASE_SPLIT, DecodingMode::Greedy),
-    ("new domains", "eval-unseen/domain", DecodingMode::Greedy),
+    ("new domains", UNSEEN_DOMAIN_SPLIT, DecodingMode::Greedy),
 ];
+
+/// What the columns of a run mean.
+const OF_RUN: &str = "New queries: questions that are not in the training data, on databases that \
+    are (split eval). New databases and new domains: not in this run's training data at all \
+    (splits eval-unseen). Decoding is greedy unless the heading says sampled. Random and oracle \
+    are scripted policies. Oracle imitation starts where GRPO starts and learns demonstrations \
+    with the gold SQL, by default as many tokens as GRPO trained on. ";
+
+/// What the columns of a pretraining mean.
+const OF_PRETRAINING: &str = "New words: generated databases of words that the pretraining does \
+    not have. Messy schemas: the same, all with messy schemas. New databases: domains and names of \
+    the pretraining, with other rows and columns. New domains: domains that it does not have. \
+    Decoding is greedy. Base: the policy after its pretraining. ";
 
 /// The evaluations that the table shows.
 struct ComparisonTable<'a> {
@@ -79,15 +96,12 @@ pub(super) fn section(records: &RunRecords) -> Option<Markup> {
             p.caption {
                 "Share of questions with a right answer, in per cent, with Wilson's 95\u{a0}% "
                 "interval, which is too narrow where several questions are about one query or "
-                "database. New queries: questions that are not in the training data, on databases "
-                "that are (split eval). New databases and new domains: not in this run's training "
-                "data at all (splits eval-unseen). Decoding is greedy unless the heading says "
-                "sampled. Random and oracle are scripted policies. Oracle imitation starts where "
-                "GRPO starts and learns demonstrations with the gold SQL, by default as many "
-                "tokens as GRPO trained on. "
-                @if let Some(base) = base(&table, records) { (base) " " }
-                "In a run with a warm start, base answers a quarter of the questions. Reward, "
-                "steps and malformed calls are those of the first column."
+                "database. "
+                @if records.is_of_pretraining() { (OF_PRETRAINING) } @else {
+                    (OF_RUN) @if let Some(base) = base(&table, records) { (base) " " }
+                    "In a run with a warm start, base answers a quarter of the questions. "
+                }
+                "Reward, steps and malformed calls are those of the first column."
             }
             @if let Some(note) = failures(&table) { p.note { (note) } }
         }

@@ -4,11 +4,14 @@ use maud::{Markup, html};
 
 use super::{
     elements::{figure, policy_class},
-    evaluations::Evaluations,
+    evaluations::{Evaluations, UNSEEN_DOMAIN_SPLIT},
 };
 use crate::{
     chart::{LineChart, Point, ReferenceLevel, Series, YAxis},
-    records::{DecodingMode, EVAL_SPLIT, Evaluation, LearnerStepRecord, PolicyName, TrainingStage},
+    records::{
+        DecodingMode, EVAL_SPLIT, Evaluation, LearnerStepRecord, MESSY_SCHEMAS_SPLIT,
+        NEW_WORDS_SPLIT, PolicyName, TrainingStage,
+    },
     run_records::RunRecords,
 };
 
@@ -101,14 +104,14 @@ const PANELS: [MetricPanel; 12] = {
         ),
         (
             Sft,
-            "Warm start: loss",
+            "Supervised training: loss",
             "Cross-entropy of demonstrations, in nats per token.",
             FromZero,
             &[("training", "loss")],
         ),
         (
             Sft,
-            "Warm start: learning rate",
+            "Supervised training: learning rate",
             "",
             FromZero,
             &[("rate", "learning_rate")],
@@ -117,7 +120,7 @@ const PANELS: [MetricPanel; 12] = {
 };
 
 pub(crate) fn section(records: &RunRecords) -> Option<Markup> {
-    let accuracy = accuracy(Evaluations(&records.evaluations));
+    let accuracy = accuracy(records);
     let panels = PANELS
         .iter()
         .filter_map(|panel| draw(panel, &records.steps));
@@ -134,8 +137,10 @@ pub(crate) fn section(records: &RunRecords) -> Option<Markup> {
     })
 }
 
-fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
-    let mut series = accuracy_series(evaluations);
+fn accuracy(records: &RunRecords) -> Option<Markup> {
+    let evaluations = Evaluations(&records.evaluations);
+    let is_of_pretraining = records.is_of_pretraining();
+    let mut series = accuracy_series(evaluations, is_of_pretraining);
     series.retain(|s| s.points.len() > 1);
     if series.is_empty() {
         return None;
@@ -151,8 +156,11 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
     });
     let has_two_points = series.iter().any(|series| !series.joined);
     let chart = LineChart {
-        description: "Share of questions with a right answer over GRPO steps".to_owned(),
-        x_label: "GRPO step (0 = before GRPO)",
+        description: "Share of questions with a right answer over training steps".to_owned(),
+        x_label: match is_of_pretraining {
+            true => "training step",
+            false => "GRPO step (0 = before GRPO)",
+        },
         y_axis: YAxis::Percent,
         series,
         references: references.collect(),
@@ -161,11 +169,13 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
         true => " What no line joins was evaluated before and after the training only.",
         false => "",
     };
-    let caption = format!(
-        "Share of right answers; bands: Wilson's 95\u{a0}% interval. Dashed: policies that GRPO does \
-         not change, on new queries.{two_points} If the run has questions for the curve alone, they \
-         are not those of the table."
-    );
+    let mut caption = "Share of right answers; bands: Wilson's 95\u{a0}% interval.".to_owned();
+    if !is_of_pretraining {
+        caption += &format!(
+            " Dashed: policies that GRPO does not change, on new queries.{two_points} If the run \
+             has questions for the curve alone, they are not those of the table."
+        );
+    }
     let drawing = html! {
         div data-width="wide" { (chart.draw(960.0, 340.0)) }
         div data-width="narrow" { (chart.draw(400.0, 320.0)) }
@@ -173,26 +183,27 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
     Some(html! { div.main { (figure("Accuracy over training", &caption, &drawing)) } })
 }
 
-/// Returns the accuracy of GRPO over its steps: on the questions of the curve, on new databases and
-/// on new domains.
-fn accuracy_series(evaluations: Evaluations<'_>) -> Vec<Series> {
+/// Returns the accuracy over the steps of GRPO, on the questions of the curve, or of a pretraining,
+/// on new words; and on new databases and new domains.
+fn accuracy_series(evaluations: Evaluations<'_>, is_of_pretraining: bool) -> Vec<Series> {
+    use DecodingMode::{Greedy, Sampled};
     let curve = evaluations.curve_split();
-    let new_databases = evaluations.new_databases_split();
+    let [first, second] = match is_of_pretraining {
+        true => [
+            ("new words", "grpo", NEW_WORDS_SPLIT, Greedy),
+            ("messy schemas", "second", MESSY_SCHEMAS_SPLIT, Greedy),
+        ],
+        false => [
+            ("greedy", "grpo", curve, Greedy),
+            ("sampled", "second", curve, Sampled),
+        ],
+    };
+    let databases = evaluations.new_databases_split();
     let series = [
-        ("greedy", "grpo", curve, DecodingMode::Greedy),
-        ("sampled", "second", curve, DecodingMode::Sampled),
-        (
-            "new databases",
-            "third",
-            new_databases,
-            DecodingMode::Greedy,
-        ),
-        (
-            "new domains",
-            "fourth",
-            "eval-unseen/domain",
-            DecodingMode::Greedy,
-        ),
+        first,
+        second,
+        ("new databases", "third", databases, Greedy),
+        ("new domains", "fourth", UNSEEN_DOMAIN_SPLIT, Greedy),
     ];
     let series = series.map(|(label, class, split, mode)| {
         let history = evaluations.history(split, mode);

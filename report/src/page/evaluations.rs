@@ -8,6 +8,9 @@ pub(super) const UNSEEN_SPLIT: &str = "eval-unseen";
 /// The split of new databases of known domains.
 pub(super) const UNSEEN_DATABASE_SPLIT: &str = "eval-unseen/database";
 
+/// The split of domains that no training has.
+pub(super) const UNSEEN_DOMAIN_SPLIT: &str = "eval-unseen/domain";
+
 /// The evaluations of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Evaluations<'a>(pub(crate) &'a [Evaluation]);

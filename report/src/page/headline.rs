@@ -8,11 +8,13 @@ use maud::{Markup, html};
 
 use super::{
     elements::rate_in_words,
-    evaluations::{Evaluations, UNSEEN_SPLIT},
+    evaluations::{Evaluations, UNSEEN_DOMAIN_SPLIT, UNSEEN_SPLIT},
 };
 use crate::{
     number,
-    records::{DecodingMode, EVAL_SPLIT, Evaluation, PolicyName, RunStatus, TrainingStage},
+    records::{
+        DecodingMode, EVAL_SPLIT, Evaluation, NEW_WORDS_SPLIT, PolicyName, RunStatus, TrainingStage,
+    },
     run_records::RunRecords,
 };
 
@@ -62,17 +64,20 @@ fn title(start: Option<&Evaluation>, grpo: Option<&Evaluation>, records: &RunRec
             "The {} answers {from} of new questions; GRPO has not been evaluated",
             start.policy
         ),
-        (None, None) => without_accuracy(records).0.to_owned(),
+        (None, None) => without_eval(records).0,
     }
 }
 
-/// Returns title and paragraph of a run without an accuracy on `eval`.
-fn without_accuracy(records: &RunRecords) -> (&'static str, &'static str) {
+/// Returns title and paragraph of a run or a pretraining without an accuracy on `eval`.
+fn without_eval(records: &RunRecords) -> (String, &'static str) {
+    if records.is_of_pretraining() {
+        return pretraining(Evaluations(&records.evaluations));
+    }
     let info = records.info.as_ref();
     let has_eval = info.is_none_or(|info| info.questions.contains_key(EVAL_SPLIT));
     let is_finished = info.is_some_and(|info| info.status == RunStatus::Finished);
     let mut evaluations = records.evaluations.iter();
-    match evaluations.any(|e| e.split.starts_with(UNSEEN_SPLIT)) {
+    let (title, lead) = match evaluations.any(|e| e.split.starts_with(UNSEEN_SPLIT)) {
         true if !has_eval => (
             "This run is evaluated on new databases only",
             "Its data have no question of the split eval, so the accuracy is that on databases \
@@ -86,12 +91,27 @@ fn without_accuracy(records: &RunRecords) -> (&'static str, &'static str) {
             "Nothing has been evaluated yet",
             "This page grows with the run: steps add metrics, evaluations add accuracy.",
         ),
-    }
+    };
+    (title.to_owned(), lead)
+}
+
+fn pretraining(evaluations: Evaluations<'_>) -> (String, &'static str) {
+    let splits = [(NEW_WORDS_SPLIT, "words"), (UNSEEN_DOMAIN_SPLIT, "domains")];
+    let rates = splits.into_iter().filter_map(|(split, name)| {
+        let last = evaluations.last(PolicyName::Base, split, DecodingMode::Greedy)?;
+        Some(format!("{} on new {name}", percent(last)))
+    });
+    let rates: Vec<String> = rates.collect();
+    (
+        format!("The pretrained policy answers {}", rates.join(" and ")),
+        "It has imitated the oracle on generated databases, on each of them once, and is evaluated \
+         on databases that it has not seen.",
+    )
 }
 
 fn lead(start: Option<&Evaluation>, grpo: Option<&Evaluation>, records: &RunRecords) -> String {
     if start.is_none() && grpo.is_none() {
-        return without_accuracy(records).1.to_owned();
+        return without_eval(records).1.to_owned();
     }
     let info = records.info.as_ref();
     let mut text = String::new();
@@ -207,7 +227,7 @@ fn facts(records: &RunRecords) -> Vec<(&'static str, String, String)> {
         facts.push(("Time", number::seconds(seconds), machine));
     }
     for (name, stage) in [
-        ("Warm start", TrainingStage::Sft),
+        ("Supervised training", TrainingStage::Sft),
         ("GRPO", TrainingStage::Grpo),
     ] {
         if let Some(last) = records.steps.iter().rfind(|s| s.stage == stage) {

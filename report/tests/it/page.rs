@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fs};
 
 use report::{
     CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation, EvaluationMetrics,
-    LearnerStepRecord, PolicyName, RunInfo, RunRecords, RunStatus, StageTime, SuccessRate,
-    TrainingStage, Transcript,
+    LearnerStepRecord, MESSY_SCHEMAS_SPLIT, NEW_WORDS_SPLIT, PolicyName, RunInfo, RunRecords,
+    RunStatus, StageTime, SuccessRate, TrainingStage, Transcript,
 };
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -140,8 +140,8 @@ fn the_fixture_gives_the_whole_page() {
                 "Loss",
                 "Gradient norm",
                 "Learning rate",
-                "Warm start: loss",
-                "Warm start: learning rate",
+                "Supervised training: loss",
+                "Supervised training: learning rate",
                 "By level",
                 "How episodes end",
                 "Actions per episode",
@@ -166,6 +166,43 @@ fn the_fixture_gives_the_whole_page() {
             ]
         );
     });
+}
+
+/// `sqlenv pretrain` writes no `run.json`, and evaluates on splits that runs do not have.
+#[test]
+fn the_page_of_a_pretraining_says_what_it_was_evaluated_on() {
+    let mut records = fixture();
+    (records.info, records.transcripts) = (None, Vec::new());
+    records.steps.retain(|it| it.stage == TrainingStage::Sft);
+    let sample = records.evaluations[0].clone();
+    records.evaluations.clear();
+    let splits = [NEW_WORDS_SPLIT, MESSY_SCHEMAS_SPLIT, "eval-unseen/domain"];
+    for (split, correct) in splits.into_iter().zip(1_u32..) {
+        for step in [30, 60] {
+            let mut evaluation = Evaluation {
+                policy: PolicyName::Base,
+                split: split.to_owned(),
+                mode: DecodingMode::Greedy,
+                step,
+                ..sample.clone()
+            };
+            evaluation.metrics.success.success_rate = f64::from(correct * step as u32) / 240.0;
+            records.add(evaluation);
+        }
+    }
+    let page = report::render(&records);
+    checked(&page, |document| {
+        assert_eq!(
+            texts(document, "h1"),
+            ["The pretrained policy answers 25.0 % on new words and 75.0 % on new domains"]
+        );
+    });
+    let (_, body) = page.split_once("<body>").unwrap();
+    let (body, _) = body.split_once("Resolved settings").unwrap();
+    for shown in ["messy schemas", "training step", "Base: the policy after"] {
+        assert!(body.contains(shown), "{shown}");
+    }
+    assert!(!body.contains("GRPO"), "{body}");
 }
 
 #[test]
