@@ -81,6 +81,14 @@ pub(crate) async fn train(
     ready.set(true);
     let ended = stages.run(&mut run).await;
     ready.set(false);
+    end(run, ended, progress).await
+}
+
+/// Records how the stages of a run ended, writes the report, and says what comes next.
+///
+/// # Errors
+/// That of a stage, or a file cannot be written.
+async fn end(mut run: OpenRun, ended: Result<()>, progress: &Progress) -> Result<()> {
     let status = match &ended {
         Ok(()) => RunStatus::Finished,
         Err(_) => RunStatus::Interrupted,

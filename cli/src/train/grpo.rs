@@ -18,7 +18,7 @@ use crate::{
     config::RunConfig,
     demonstrations::demonstrate_by_oracle,
     evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator},
-    local::LocalRun,
+    grpo_in_process::LocalRun,
     model_folder::{self, check_text_files, checkpoint_model, is_best, newest_model},
     progress,
     setup::opening_fault,
