@@ -84,7 +84,8 @@ impl TableDescriber<'_> {
         let table = self.table();
         let column = &table.columns[index];
         let read = table.rows.iter().map(|row| &row[index]);
-        let mut statistics = ColumnStatistics::count(read.chain(&column.gaps));
+        let values = read.chain(&column.gaps).chain(&column.odd_value);
+        let mut statistics = ColumnStatistics::count(values);
         if column.has_more_values {
             // Rows that were not read say neither yes nor no.
             statistics.pair.clear();

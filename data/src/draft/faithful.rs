@@ -5,9 +5,10 @@ use rusqlite::types::Value as SqlValue;
 use super::questions::Drafter;
 use super::statistics::is_missing;
 use crate::generator::binding::{Binding, Filler};
-use crate::generator::domain::DraftedPhrases;
+use crate::generator::domain::{ColumnKind, DraftedPhrases};
+use crate::generator::filter::{AcceptedQuery, has_tie};
 use crate::generator::render;
-use crate::generator::schema::{ColumnId, GrammarColumn};
+use crate::generator::schema::{ColumnId, GrammarColumn, GrammarSchema};
 use crate::generator::template::{QueryTemplate, SlotKind};
 
 /// Templates whose condition is one of two values. It must leave others.
@@ -39,14 +40,7 @@ impl Drafter<'_> {
             .first()
             .is_some_and(|it| self.described.tables[*it].repeats);
         // "Linked to Ann" leaves open as what, if a row has several people.
-        let is_shared = |(_, filler): &(char, Filler)| match filler {
-            Filler::Parent { foreign_key, table } => {
-                let columns = schema.tables[foreign_key.table].columns.iter();
-                columns.filter(|it| it.parent == Some(*table)).count() > 1
-            }
-            _ => false,
-        };
-        if is_link && binding.iter().any(is_shared) {
+        if is_link && binding.iter().any(|(_, filler)| self.is_shared(filler)) {
             return false;
         }
         // The rows of a table that links are no things, but they can count what they link.
@@ -54,7 +48,10 @@ impl Drafter<'_> {
         if is_link && (!is_linking || is_counted) {
             return false;
         }
-        if self.repeats_name(binding) || self.confuses_references(template, binding) {
+        if self.repeats_name(binding)
+            || self.confuses_references(template, binding)
+            || self.hides_reference(template, binding)
+        {
             return false;
         }
         let is_negated = NEGATED.contains(&template.name.as_str());
@@ -87,26 +84,94 @@ impl Drafter<'_> {
     fn confuses_references(&self, template: &QueryTemplate, binding: &Binding) -> bool {
         let schema = &self.described.schema;
         // "Teams that have users" are those in which users are, unless a team has a "user", too.
-        let is_plain = |column: &GrammarColumn| {
-            let parent = column.parent.map(|parent| &schema.tables[parent].one);
-            parent == Some(&column.noun)
-        };
         let is_confused = |foreign_key: ColumnId, table: usize| {
             let columns = schema.tables[table].columns.iter();
             let mut back = columns.filter(|it| it.parent == Some(foreign_key.table));
-            let is_plain_here = is_plain(schema.column(foreign_key));
-            back.any(|it| !is_plain_here || is_plain(it))
-        };
-        let names_rows = |letter: char| {
-            let names = [format!("{{{letter}}}"), format!("{{{letter}.one}}")];
-            let mut texts = template.wordings.iter().flatten();
-            texts.any(|text| names.iter().any(|name| text.contains(name)))
+            let is_plain_here = self.is_plain_reference(schema.column(foreign_key));
+            back.any(|it| !is_plain_here || self.is_plain_reference(it))
         };
         binding.iter().any(|(letter, filler)| match filler {
             Filler::Parent { foreign_key, table } => {
-                is_confused(*foreign_key, *table) && names_rows(*letter)
+                is_confused(*foreign_key, *table) && names_rows(template, *letter)
             }
             _ => false,
+        })
+    }
+
+    /// Whether a question says only that rows "have" rows of a table that refers to them in several
+    /// ways. If patients have a doctor and a second doctor, "doctors that have four patients" may
+    /// be either. "Second doctors that have four patients" are clear.
+    fn hides_reference(&self, template: &QueryTemplate, binding: &Binding) -> bool {
+        binding.iter().any(|(letter, filler)| match filler {
+            Filler::Parent { foreign_key, .. } => {
+                let column = self.described.schema.column(*foreign_key);
+                let is_hidden = self.is_shared(filler) && self.is_plain_reference(column);
+                is_hidden && is_owner(template, *letter)
+            }
+            _ => false,
+        })
+    }
+
+    /// Whether the table of a foreign key has several that refer to the same table.
+    fn is_shared(&self, filler: &Filler) -> bool {
+        let Filler::Parent { foreign_key, table } = filler else {
+            return false;
+        };
+        let columns = self.described.schema.tables[foreign_key.table]
+            .columns
+            .iter();
+        columns.filter(|it| it.parent == Some(*table)).count() > 1
+    }
+
+    /// Whether a foreign key is called like a row of the table that it refers to.
+    fn is_plain_reference(&self, column: &GrammarColumn) -> bool {
+        let tables = &self.described.schema.tables;
+        column
+            .parent
+            .is_some_and(|parent| tables[parent].one == column.noun)
+    }
+
+    /// Whether the SQL leaves out rows that a question is about, because they have no parent. If
+    /// the employee with the highest salary is in no department, a join of the two tables finds the
+    /// department of another employee.
+    pub(super) fn leaves_out_rows(
+        &self,
+        template: &QueryTemplate,
+        binding: &Binding,
+        schema: &GrammarSchema,
+        accepted: &AcceptedQuery,
+    ) -> bool {
+        let Some(query) = with_orphans(template) else {
+            return false;
+        };
+        let sql = render::sql(&query, binding, schema);
+        let Ok(all) = self.database.run(&sql.text) else {
+            return true;
+        };
+        match template.limit {
+            Some(_) => all.rows != accepted.rows || has_tie(&sql, template.limit, self.database),
+            // All rows that have a parent are among these, maybe in another order.
+            None => all.rows.len() != accepted.rows.len(),
+        }
+    }
+
+    /// Whether some row has a time of a day that the query compares with. None of the rows that
+    /// were read has one, but a large table has others.
+    pub(super) fn has_unread_times(&self, binding: &Binding) -> bool {
+        let schema = &self.described.schema;
+        let bounds = binding.iter().flat_map(|(_, filler)| match filler {
+            Filler::Value(id, bound) => vec![(*id, bound)],
+            Filler::Range(id, low, high) => vec![(*id, low), (*id, high)],
+            _ => Vec::new(),
+        });
+        let is_date = |id: ColumnId| matches!(schema.column(id).spec.kind, ColumnKind::Date(_));
+        let mut days = bounds.filter(|(id, _)| is_date(*id));
+        days.any(|(id, day)| {
+            let (of, name) = (&schema.tables[id.table].name, &schema.column(id).name);
+            let day = render::plain(day);
+            let sql = format!("SELECT 1 FROM {of} WHERE {name} LIKE '{day}_%' LIMIT 1");
+            let found = self.database.run(&sql);
+            !found.is_ok_and(|found| found.rows.is_empty())
         })
     }
 
@@ -199,6 +264,33 @@ impl Drafter<'_> {
         }
         has_earlier && has_later
     }
+}
+
+/// Whether the words of a template speak of the rows of a parent: "teams", "each team".
+fn names_rows(template: &QueryTemplate, letter: char) -> bool {
+    let names = [format!("{{{letter}}}"), format!("{{{letter}.one}}")];
+    let mut texts = template.wordings.iter().flatten();
+    texts.any(|text| names.iter().any(|name| text.contains(name)))
+}
+
+/// Whether a question is about parents that have rows ("the team with the most users", "teams that
+/// have users"). Others are about rows that have a parent ("the team of the oldest user").
+fn is_owner(template: &QueryTemplate, letter: char) -> bool {
+    template.group.is_some() || names_rows(template, letter)
+}
+
+/// Returns a template whose rows need no parent, or none if the question is only about rows that
+/// have one.
+fn with_orphans(template: &QueryTemplate) -> Option<QueryTemplate> {
+    let mut query = template.clone();
+    let parents = template.bind.iter();
+    for slot in parents.filter(|it| it.kind == SlotKind::Parent) {
+        if !is_owner(template, slot.letter) {
+            let join = format!("{{{}.join}}", slot.letter);
+            query.from = query.from.replace(&join, &format!("LEFT {join}"));
+        }
+    }
+    (query.from != template.from).then_some(query)
 }
 
 /// Whether two slots have one value of different columns: "whose origin is Rome and whose

@@ -52,7 +52,7 @@ use word_file::WordFile;
 
 /// The version of drafting. Raise it with every change that alters what is drafted, also of the
 /// templates, the wordings and the lists of words.
-const VERSION: &str = "8";
+const VERSION: &str = "9";
 /// The number of resampled copies of a database.
 const TWINS: usize = 3;
 

@@ -238,6 +238,10 @@ impl Drafter<'_> {
     ) -> Result<AcceptedQuery, &'static str> {
         let accepted = judge(sql, template.limit, self.database, self.twins)?;
         let accepted = fitting(template, accepted)?;
+        let leaves_out_rows = self.leaves_out_rows(template, binding, schema, &accepted);
+        if leaves_out_rows || self.has_unread_times(binding) {
+            return Err(UNCLEAR);
+        }
         match self.needs_all(template, binding, schema, &accepted) {
             true => Ok(accepted),
             false => Err("does not need its condition"),

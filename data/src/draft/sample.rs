@@ -92,7 +92,8 @@ pub(super) fn read_rows(
     rows.collect()
 }
 
-fn value(cell: ValueRef<'_>) -> SqlValue {
+/// Returns a cell with the first bytes of its value.
+pub(super) fn value(cell: ValueRef<'_>) -> SqlValue {
     let kept = |bytes: &[u8]| bytes[..bytes.len().min(MOST_VALUE_BYTES)].to_vec();
     match cell {
         ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {

@@ -69,6 +69,9 @@ pub(super) struct SourceColumn {
     /// A NULL and a text that stands for a missing value, if the table has them, of a column of few
     /// values. Empty if all rows were read.
     pub(super) gaps: Vec<SqlValue>,
+    /// A value that is no number or no date, if the rows that were read have only numbers or only
+    /// dates, and others have such a value.
+    pub(super) odd_value: Option<SqlValue>,
 }
 
 #[derive(Debug, Clone)]
@@ -225,6 +228,7 @@ fn read_columns(
             is_unique: has_different_values(table, index) && is_unique(connection, table, name)?,
             has_more_values: unread::has_more_values(connection, table, (index, name))?,
             gaps: unread::gaps(connection, table, (index, name))?,
+            odd_value: unread::odd_value(connection, table, (index, name))?,
         })
     };
     names.iter().enumerate().map(column).collect()

@@ -131,6 +131,34 @@ impl ColumnStatistics {
         self.rows - self.nulls
     }
 
+    /// Returns the SQL condition that a value of a column is no number, no whole number as a text,
+    /// or no date, if the values that were counted are all of this sort. It is not true of NULL.
+    pub(super) fn odd_condition(&self, column: &str) -> Option<String> {
+        let values = self.values();
+        if values == 0 {
+            return None;
+        }
+        if self.integers + self.reals == values {
+            return Some(format!(
+                "typeof({column}) NOT IN ('integer', 'real', 'null')"
+            ));
+        }
+        let is_odd = if self.number_texts == values {
+            format!("CAST(CAST({column} AS INTEGER) AS TEXT) <> {column}")
+        } else if self.dates == values {
+            let day = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]";
+            format!(
+                "{column} NOT GLOB '{day}' AND {column} NOT GLOB '{day}[ T]*' \
+                 OR substr({column}, 6, 2) = '00' OR substr({column}, 9, 2) = '00'"
+            )
+        } else {
+            return None;
+        };
+        Some(format!(
+            "(typeof({column}) NOT IN ('text', 'null') OR {is_odd})"
+        ))
+    }
+
     /// Whether some row has a text that stands for a missing value.
     pub(super) fn has_blanks(&self) -> bool {
         self.blanks > 0
@@ -239,6 +267,52 @@ mod tests {
                 .query_row(&sql, [text], |row| row.get(0))
                 .unwrap();
             assert_eq!(found, is_missing(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn sql_finds_the_values_that_are_unlike_all_others() {
+        let connection = rusqlite::Connection::open_in_memory().unwrap();
+        let texts = [
+            "7",
+            "007",
+            "",
+            "n/a",
+            "2020-01-31",
+            "2020-01-31T10:00",
+            "2020-01-31 10:00",
+            "2020-01-31x",
+            "2020-00-31",
+            "2020-01-00",
+            "2020-1-31",
+        ];
+        let mut values: Vec<SqlValue> = texts.map(|it| SqlValue::Text(it.to_owned())).to_vec();
+        let blob = SqlValue::Blob(b"2020-01-31".to_vec());
+        values.extend([
+            SqlValue::Null,
+            SqlValue::Integer(7),
+            SqlValue::Real(0.5),
+            blob,
+        ]);
+        let text = |text: &str| SqlValue::Text(text.to_owned());
+        let sorts = [SqlValue::Integer(1), text("1"), text("2020-10-10")];
+        for (sort, like) in sorts.iter().enumerate() {
+            let counted = ColumnStatistics::count([like].into_iter());
+            let is_odd = counted.odd_condition("a").unwrap();
+            let sql = format!("SELECT ifnull({is_odd}, 0) FROM (SELECT ?1 AS a)");
+            for value in &values {
+                let found: bool = connection
+                    .query_row(&sql, [value], |row| row.get(0))
+                    .unwrap();
+                let counts = ColumnStatistics::count([value].into_iter());
+                let numbers = counts.integers + counts.reals;
+                let same = [numbers, counts.number_texts, counts.dates][sort];
+                assert_eq!(found, same != counts.values(), "{value:?} beside {like:?}");
+            }
+        }
+        for other in [text("Ann"), SqlValue::Null] {
+            let counted = ColumnStatistics::count([&other].into_iter());
+            assert_eq!(counted.odd_condition("a"), None, "{other:?}");
         }
     }
 

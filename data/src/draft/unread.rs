@@ -1,11 +1,12 @@
 //! What the rows of a large table have that were not read.
 
 use rusqlite::types::Value as SqlValue;
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use super::kind::MOST_CATEGORIES;
+use super::sample;
 use super::source::SourceTable;
-use super::statistics::{is_missing, missing_condition};
+use super::statistics::{ColumnStatistics, is_missing, missing_condition};
 use crate::sql_text::quoted;
 
 /// Whether a column of two values has others in the rows that were not read: then it is no flag.
@@ -49,6 +50,26 @@ pub(super) fn gaps(
     let null = Some(SqlValue::Null).filter(|_| has_null);
     let blank = Some(SqlValue::Text(String::new())).filter(|_| has_blank);
     Ok(null.into_iter().chain(blank).collect())
+}
+
+/// Returns a value that is no number or no date, of a column that has only numbers or only dates in
+/// the rows that were read. SQL adds such a value up or compares it, and a person would not.
+pub(super) fn odd_value(
+    connection: &Connection,
+    table: &SourceTable,
+    (index, name): (usize, &str),
+) -> rusqlite::Result<Option<SqlValue>> {
+    if table.sample.is_none() {
+        return Ok(None);
+    }
+    let (name, of) = (quoted(name), quoted(&table.name));
+    let statistics = ColumnStatistics::count(table.rows.iter().map(|row| &row[index]));
+    let Some(is_odd) = statistics.odd_condition(&name) else {
+        return Ok(None);
+    };
+    let sql = format!("SELECT {name} FROM {of} WHERE {is_odd} LIMIT 1");
+    let cell = connection.query_row(&sql, [], |row| row.get_ref(0).map(sample::value));
+    cell.optional()
 }
 
 /// Returns the values of a column in the rows that were read, each once and without missing ones,
@@ -111,5 +132,20 @@ mod tests {
         let blank = SqlValue::Text(String::new());
         let expected: [&[SqlValue]; 4] = [&[], &[blank], &[SqlValue::Null], &[]];
         assert_eq!(gaps, expected);
+    }
+
+    #[test]
+    fn odd_values_are_sought_in_the_whole_table() {
+        let table = sampled(
+            "CREATE TABLE t (price, stock TEXT, day TEXT, age INTEGER, name TEXT);
+             WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 1000)
+             INSERT INTO t SELECT iif(i = 995, 'n/a', i), iif(i = 995, '', CAST(i AS TEXT)),
+                iif(i = 995, '2020-00-00', date('2020-01-01', i || ' days')),
+                iif(i = 995, NULL, i), iif(i = 995, '', 'n' || i) FROM n",
+        );
+        let odd = table.columns.iter().map(|it| it.odd_value.clone());
+        let text = |text: &str| Some(SqlValue::Text(text.to_owned()));
+        let expected = [text("n/a"), text(""), text("2020-00-00"), None, None];
+        assert_eq!(odd.collect::<Vec<_>>(), expected);
     }
 }

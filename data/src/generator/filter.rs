@@ -106,7 +106,8 @@ fn is_writable(rows: &[Vec<SqlValue>]) -> bool {
     })
 }
 
-fn has_tie(sql: &RenderedSql, limit: Option<usize>, database: &GoldDatabase) -> bool {
+/// Whether the order of a tie decides which rows are in the answer, or in which order.
+pub(crate) fn has_tie(sql: &RenderedSql, limit: Option<usize>, database: &GoldDatabase) -> bool {
     let (Some(keys), Some(limit)) = (&sql.sort_keys, limit) else {
         return false;
     };

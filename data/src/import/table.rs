@@ -180,15 +180,15 @@ impl<'a> CsvRows<'a> {
         })
     }
 
-    /// Reads the next row. Empty lines are no rows, unless the table has a single column, which is
-    /// NULL there.
+    /// Reads the next row. Empty lines are no rows, unless another database has exported a single
+    /// column, which is NULL there.
     fn next(&mut self) -> Result<Option<CsvRecord>, DataError> {
         let refuse = |problem: String| DataError::format(&self.spec.csv, problem);
         loop {
             let Some(record) = self.reader.next_record().map_err(refuse)? else {
                 return Ok(None);
             };
-            if record.is_blank() && self.header.len() > 1 {
+            if record.is_blank() && (self.header.len() > 1 || self.spec.columns.is_none()) {
                 continue;
             }
             if record.cells.len() != self.header.len() {

@@ -30,10 +30,14 @@ const MODULES: &[(&[&str], &[&str])] = &[
 /// The schema cannot be read.
 pub fn shadow_tables(connection: &Connection) -> rusqlite::Result<BTreeSet<String>> {
     // Only these declarations are looked at, as bytes: others may have text that is no UTF-8.
-    let sql = "SELECT name, rootpage = 0, CAST(iif(rootpage = 0, sql, '') AS BLOB) \
+    // SQLite gives text as UTF-8, also where the database has UTF-16.
+    let sql = "SELECT name, rootpage = 0, iif(rootpage = 0, sql, '') \
                FROM sqlite_master WHERE type = 'table'";
     let mut statement = connection.prepare(sql)?;
-    let tables = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let tables = statement.query_map([], |row| {
+        let declaration = row.get_ref(2)?.as_bytes()?;
+        Ok((row.get(0)?, row.get(1)?, declaration.to_vec()))
+    })?;
     let tables: Vec<(String, bool, Vec<u8>)> = tables.collect::<rusqlite::Result<_>>()?;
     let mut shadows = BTreeSet::new();
     for (name, _, sql) in tables.iter().filter(|(_, is_virtual, _)| *is_virtual) {
@@ -89,6 +93,15 @@ mod tests {
         let listed: BTreeSet<String> = listed.collect::<Result<_, _>>().unwrap();
         assert!(listed.len() > 15, "{listed:?}");
         assert_eq!(shadow_tables(&connection).unwrap(), listed);
+    }
+
+    #[test]
+    fn shadow_tables_are_found_in_utf_16() {
+        let connection = Connection::open_in_memory().unwrap();
+        let sql = "PRAGMA encoding = 'UTF-16le'; CREATE VIRTUAL TABLE words USING fts5(a)";
+        connection.execute_batch(sql).unwrap();
+        let shadows = shadow_tables(&connection).unwrap();
+        assert!(shadows.contains("words_data"), "{shadows:?}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ fn a_folder_of_csv_files_is_a_database() {
                 ,2.5,,,\"\"\r\n";
     desk.write("shop/bills.csv", text);
     desk.write("shop/no rows.tsv", "a\tb\n");
-    desk.write("shop/one.csv", "x\n1\n\n3\n");
+    desk.write("shop/one.csv", "x\n1\n\n\"\"\n3\n\n");
     desk.write("shop/readme.txt", "not a table");
     let folder = desk.path("shop");
     let report = desk.import(&[&folder], &[]).unwrap();
