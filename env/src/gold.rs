@@ -43,6 +43,18 @@ impl GoldRows {
             return Ok(Ok(rows));
         }
         let rows = Self::run(question, open)?.and_then(|rows| open.check().map(|()| rows));
+        if let Ok(rows) = &rows
+            && let Some(here) = rows.other_result(question)
+        {
+            tracing::warn!(
+                question_id = question.question_id,
+                gold_sql = question.gold_sql,
+                recorded = %question.gold_answer,
+                here,
+                "gold SQL has another result here than is recorded, so an agent that runs it is \
+                 wrong; add an ORDER BY, or leave the question out"
+            );
+        }
         Ok(rows.map(|rows| kept.get_or_init(|| rows)))
     }
 
@@ -82,9 +94,63 @@ impl GoldRows {
             rows: None,
         }
     }
+
+    /// Returns the result of the gold SQL if it is a single cell and not the recorded answer. The
+    /// order of rows may differ, on which `LIMIT` without `ORDER BY` depends: SQLite may choose
+    /// another index where the sandbox has functions of its own.
+    fn other_result(&self, question: &Question) -> Option<String> {
+        use data::AnswerType::{Float, Integer, String};
+        let [row] = self.rows.as_deref()? else {
+            return None;
+        };
+        let [cell] = row.as_slice() else { return None };
+        let answer = cell
+            .as_str()
+            .map_or_else(|| cell.to_string(), str::to_owned);
+        let is_one_cell = matches!(question.answer_type, Integer | Float | String);
+        (is_one_cell && !is_correct(question, None, &answer)).then_some(answer)
+    }
 }
 
 /// Returns whether `answer` is correct. `rows` are the gold rows, for lists and tables.
 pub(crate) fn is_correct(question: &Question, rows: Option<&[Vec<Value>]>, answer: &str) -> bool {
     verify_answer(answer, &question.gold_answer, question.answer_type, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use data::AnswerType;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn another_result_than_the_record_is_noticed() {
+        for (answer_type, recorded, here, is_other) in [
+            (AnswerType::Integer, json!(50), json!(30), true),
+            (AnswerType::Integer, json!(50), json!(50), false),
+            (AnswerType::Float, json!(3.5), json!(3.5), false),
+            (AnswerType::String, json!("Lima"), json!("Quito"), true),
+            (AnswerType::String, json!("Lima"), json!("Lima"), false),
+            (AnswerType::List, json!([1]), json!(2), false),
+        ] {
+            let question = Question {
+                question_id: "q".to_owned(),
+                question_text: String::new(),
+                database_name: String::new(),
+                gold_sql: String::new(),
+                gold_answer: recorded.clone(),
+                answer_type,
+                difficulty: String::new(),
+                tables_involved: Vec::new(),
+                split: "train".to_owned(),
+            };
+            let gold = GoldRows {
+                summary: None,
+                rows: Some(vec![vec![here.clone()]]),
+            };
+            let other = gold.other_result(&question);
+            assert_eq!(other.is_some(), is_other, "{recorded} {here}");
+        }
+    }
 }
