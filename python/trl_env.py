@@ -79,7 +79,7 @@ def _tool(method: Tool) -> Tool:
     (parameter,) = [name for name in method.__annotations__ if name != "return"]
 
     @functools.wraps(method)
-    def call(self: SQLEnvTRL, *positional: object, **arguments: object) -> str:
+    def call(self: SQLEnvTRL, /, *positional: object, **arguments: object) -> str:
         value = positional[0] if positional else arguments.get(parameter)
         return method(self, as_text(value))
 

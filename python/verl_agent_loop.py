@@ -9,10 +9,11 @@ Needs `verl==0.9.1`, whose agent loops are experimental.
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
@@ -22,6 +23,10 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.utils.profiler import simple_timer
+from verl.utils.tokenizer.continuous_token import (
+    ContinuousTokenBuilder,
+    QwenContinuousTokenBuilder,
+)
 
 from .grpc_env import Episode, GrpcEnv
 from .rendering import opening, question_text, tool_text
@@ -36,6 +41,8 @@ _PARAMETERS = {
 }
 #: What verl's servers count in each turn.
 _COUNTERS = ("spec_num_draft_tokens", "spec_num_accepted_tokens", "spec_num_verify_steps")
+#: The text of the token that ends a turn in ChatML.
+_TURN_END = "<|im_end|>"
 
 
 @dataclass
@@ -55,6 +62,47 @@ class _Rollout:
     extra_fields: dict[str, Any] = field(default_factory=dict)
 
 
+class _AfterTheTurn(ContinuousTokenBuilder):
+    """Begins a result after the token that ends the turn, as this project's actors and TRL do.
+
+    verl begins it after all that the template prints for the turn, and concludes from the model
+    type whether a sampled turn lacks a line break there. With SmolLM2 (`llama`) it loses the line
+    break. With the base policy (`qwen3`), whose template begins the result with it, it adds another
+    one.
+    """
+
+    def render_delta_token_id(
+        self,
+        prefix_messages: list[dict[str, Any]],
+        appended_messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> list[int]:
+        before: list[int] = self._render_tokens(
+            prefix_messages, add_generation_prompt=False, tools=tools
+        )
+        whole: list[int] = self._render_tokens(
+            [*prefix_messages, *appended_messages],
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+        )
+        # The texts of tokens are compared, since a token of the base policy is the end of a call
+        # together with that of the turn. Without such a token this is what verl does.
+        ends = (
+            end
+            for end in range(len(before), 0, -1)
+            if self.tokenizer.decode(before[end - 1 : end]).endswith(_TURN_END)
+        )
+        end = next(ends, len(before))
+        if whole[:end] != before[:end]:
+            raise ValueError(
+                "the chat template prints a turn differently when a result follows; use a template "
+                "that prints it the same"
+            )
+        return whole[end:]
+
+
 class SQLEnvAgentLoop(AgentLoopBase):
     """Plays an episode on an env-node. A file of agent loops names it:
 
@@ -62,6 +110,9 @@ class SQLEnvAgentLoop(AgentLoopBase):
       _target_: sqlenv.verl_agent_loop.SQLEnvAgentLoop
       settings: {addresses: "http://a:8000,http://b:8000", step_budget: 10}
     """
+
+    #: Joins turns and results.
+    continuous_token_builder: Any
 
     def __init__(
         self,
@@ -82,6 +133,14 @@ class SQLEnvAgentLoop(AgentLoopBase):
         super().__init__(*arguments, **others)
         if reward not in ("return", "correct"):
             raise ValueError(f"reward is {reward!r}; give return or correct")
+        # Others of verl's builders are for formats other than ChatML, or for images.
+        if type(self.continuous_token_builder) in (
+            ContinuousTokenBuilder,
+            QwenContinuousTokenBuilder,
+        ):
+            self.continuous_token_builder = _AfterTheTurn(
+                self.tokenizer, chat_template_kwargs=self.apply_chat_template_kwargs
+            )
         self._reward = reward
         self._settings = replace(Settings.from_environment(), **dict(settings or {}))
         tool_format = self.rollout_config.multi_turn.format
@@ -99,7 +158,9 @@ class SQLEnvAgentLoop(AgentLoopBase):
             ValueError: The row selects no question.
             EnvError: No node can serve the episode.
         """
-        episode = await asyncio.to_thread(self._reset, row.get("extra_info") or {})
+        threads = _node_threads(os.getpid())
+        question = row.get("extra_info") or {}
+        episode = await self.loop.run_in_executor(threads, self._reset, question)
         messages = opening()
         messages[-1]["content"] = question_text(episode.observation)
         prompt = await self.ct_build_initial_tokens(messages, tools=TOOLS)
@@ -113,7 +174,7 @@ class SQLEnvAgentLoop(AgentLoopBase):
             if action is None:
                 break
             with simple_timer("tool_calls", rollout.metrics):
-                await asyncio.to_thread(episode.step, *action)
+                await self.loop.run_in_executor(threads, episode.step, *action)
             if episode.done:
                 break
             await self._show(rollout, tool_text(episode.observation))
@@ -234,6 +295,16 @@ def dataset_rows(env: GrpcEnv, split: str) -> list[dict[str, Any]]:
         }
         for index, question in enumerate(env.list_questions(split=split))
     ]
+
+
+@functools.cache
+def _node_threads(process_id: int) -> ThreadPoolExecutor:
+    """Returns the threads that call nodes. Each process has its own, because of forks.
+
+    The loop's own threads are few, and verl tokenizes in them. While no node responds, each call
+    holds its thread for `retry_seconds`, and a rollout without a thread only begins to wait then.
+    """
+    return ThreadPoolExecutor(256, thread_name_prefix="sqlenv-node")
 
 
 def _loads(text: str) -> Any:

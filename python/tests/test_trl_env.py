@@ -54,6 +54,7 @@ def test_needless_missing_and_odd_arguments_are_no_exceptions(stub: Stub) -> Non
     env = make(stub(), step_budget=100)
     env.reset(seed=0)
     assert env.describe(table_name="cars", sql=None, value=None) == "1. cars"
+    assert env.query(sql="SELECT 1", self="x") == "1. SELECT 1"
     assert env.query(sql=None) == env.query() == env.query(statement="SELECT 1") == "1. "
     assert env.query(sql="\ud83d\x00") == "1. ?\x00"
     assert env.answer(value=39) == "Answer submitted: correct."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 from real_node import RealNode
 from real_run import STEP_BUDGET, trajectories
 from sqlenv import EnvUnserved, Episode, GrpcEnv
+from sqlenv.rendering import opening
+from stub_node import QUESTION, SCHEMA, StubNode
 
 if os.environ.get("SQLENV_TEST_VERL") != "1":
     pytest.skip(
@@ -27,13 +30,15 @@ if os.environ.get("SQLENV_TEST_VERL") != "1":
 
 import hydra
 from omegaconf import OmegaConf
-from sqlenv.verl_agent_loop import action_of, dataset_rows
-from transformers import AutoTokenizer
+from sqlenv.verl_agent_loop import TOOLS, action_of, dataset_rows
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.workers.rollout.replica import TokenOutput
 
-EMBEDDED = Path(__file__).parents[2] / "policy/embedded"
+POLICY = Path(__file__).parents[2] / "policy"
+EMBEDDED = POLICY / "embedded"
 RESPONSE_TOKENS = 1_800
 
 
@@ -70,11 +75,30 @@ class StopsAtText(ActorsModel):
         return TokenOutput(token_ids=whole.token_ids[:-1] if whole else [])
 
 
+class SaysTurns:
+    """Says these turns, and then nothing."""
+
+    def __init__(self, *turns: list[int]) -> None:
+        self.turns = list(turns)
+
+    async def generate(self, *_: Any, **__: Any) -> TokenOutput:
+        return TokenOutput(token_ids=self.turns.pop(0) if self.turns else [])
+
+
 def play(server: Any, address: str, question: dict[str, Any], **given: Any) -> AgentLoopOutput:
+    """Plays an episode."""
+    return asyncio.run(rollout_of(server, address, question, **given))
+
+
+async def rollout_of(
+    server: Any, address: str, question: dict[str, Any], **given: Any
+) -> AgentLoopOutput:
     """Plays an episode as verl does, by an entry of a file of agent loops."""
     sampling = given.pop("sampling", {})
+    tokenizer = given.pop("tokenizer", None) or AutoTokenizer.from_pretrained(EMBEDDED)
+    model_type = given.pop("model_type", "qwen3")
     rollout = {
-        "prompt_length": 1_024,
+        "prompt_length": 4_096,
         "response_length": given.pop("response_length", RESPONSE_TOKENS),
         "max_model_len": given.pop("max_model_len", None),
         "multi_turn": {"format": "hermes"},
@@ -89,22 +113,38 @@ def play(server: Any, address: str, question: dict[str, Any], **given: Any) -> A
         }
     )
 
-    async def run() -> AgentLoopOutput:
-        loop = hydra.utils.instantiate(
-            config=entry,
-            trainer_config=DictConfigWrap(config),
-            server_manager=server,
-            tokenizer=AutoTokenizer.from_pretrained(EMBEDDED),
-            processor=None,
-            hf_model_type="qwen3",
-            dataset_cls=None,
-            data_config=DictConfigWrap(config.data),
-            tools=None,
-        )
-        row = {"raw_prompt": [], "extra_info": question, "index": 0, "priority": 3}
-        return await loop.run({"temperature": 1.0, **sampling}, **row)
+    loop = hydra.utils.instantiate(
+        config=entry,
+        trainer_config=DictConfigWrap(config),
+        server_manager=server,
+        tokenizer=tokenizer,
+        processor=None,
+        hf_model_type=model_type,
+        dataset_cls=None,
+        data_config=DictConfigWrap(config.data),
+        tools=None,
+    )
+    row = {"raw_prompt": [], "extra_info": question, "index": 0, "priority": 3}
+    return await loop.run({"temperature": 1.0, **sampling}, **row)
 
-    return asyncio.run(run())
+
+def smollm2(after_turn: str = r"<|im_end|>\n") -> PreTrainedTokenizerFast:
+    """Returns a tokenizer of bytes with SmolLM2's template, to which this project adds the tools.
+
+    `after_turn` is what the template prints after a turn.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: index for index, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    eos_token = after_turn.removesuffix(r"\n")
+    found = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos_token)
+    found.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    prelude = (POLICY / "src/chat/tool_prelude.jinja").read_text(encoding="utf-8").rstrip()
+    chatml = POLICY / "tests/golden/chat/templates/smollm2_chatml.jinja"
+    turns = chatml.read_text(encoding="utf-8").replace(r"<|im_end|>' + '\n'", f"{after_turn}'")
+    found.chat_template = f"{prelude}\n{turns}"
+    return found
 
 
 @pytest.fixture
@@ -134,6 +174,75 @@ def test_an_episode_has_the_tokens_and_the_reward_of_an_actor(
         correct = play(ActorsModel(episode), address, question, reward="correct")
         assert correct.reward_score == float(episode["correct"])
     assert {it["correct"] for it in episodes} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "tokenizer", "turn_end"),
+    [
+        ("qwen3", lambda: AutoTokenizer.from_pretrained(EMBEDDED), "<|im_end|>"),
+        ("qwen2", smollm2, "<|im_end|>"),
+        ("llama", smollm2, "<|im_end|>"),
+        # Another end of a turn, after which verl's rule holds.
+        ("llama", lambda: smollm2("<|eot_id|>"), "<|eot_id|>"),
+    ],
+)
+def test_a_result_follows_a_turn_as_in_the_template(
+    stub: Callable[..., StubNode], model_type: str, tokenizer: Callable[[], Any], turn_end: str
+) -> None:
+    model = tokenizer()
+    call = '<tool_call>\n{"name": "query", "arguments": {"sql": "SELECT 1"}}\n</tool_call>'
+    # The end of the malformed turn is a token of its own, that of a call in the base policy is not.
+    exchanges = [("bad", "Error: SQL error: bad"), (call, "1. SELECT 1")]
+    turns = [model.encode(turn + turn_end, add_special_tokens=False) for turn, _ in exchanges]
+    output = play(
+        SaysTurns(*turns),
+        stub().address,
+        {"question_id": "cars_0000"},
+        tokenizer=model,
+        model_type=model_type,
+    )
+    messages = opening()
+    messages[-1]["content"] = f"{QUESTION}\n{SCHEMA}"
+    for turn, result in exchanges:
+        messages.append({"role": "assistant", "content": turn})
+        messages.append({"role": "tool", "content": result})
+    whole = model.apply_chat_template(
+        messages, tools=TOOLS, add_generation_prompt=True, return_dict=False
+    )
+    assert output.prompt_ids + output.response_ids == whole
+    assert sum(output.response_mask) == sum(map(len, turns))
+
+
+def test_rollouts_wait_for_nodes_at_the_same_time(
+    stub: Callable[..., StubNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The threads that an event loop has by itself are 32 at most, with which the barrier breaks.
+    barrier = threading.Barrier(33, timeout=20)
+    reset = GrpcEnv.reset
+
+    def reset_together(self: GrpcEnv, **given: Any) -> Episode:
+        barrier.wait()
+        return reset(self, **given)
+
+    def step_together(*_: Any) -> None:
+        barrier.wait()
+        raise EnvUnserved("no node responds", grpc.StatusCode.UNAVAILABLE, "NODE_FAULT")
+
+    monkeypatch.setattr(GrpcEnv, "reset", reset_together)
+    monkeypatch.setattr(Episode, "step", step_together)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    turn = tokenizer.encode("SELECT 1<|im_end|>")
+    address = stub().address
+
+    async def run() -> list[Any]:
+        question = {"question_id": "cars_0000"}
+        rollouts = [
+            rollout_of(SaysTurns(turn), address, question, tokenizer=tokenizer)
+            for _ in range(barrier.parties)
+        ]
+        return await asyncio.gather(*rollouts, return_exceptions=True)
+
+    assert [type(it) for it in asyncio.run(run())] == [EnvUnserved] * barrier.parties
 
 
 def test_an_action_that_is_cut_off_is_not_taken(
