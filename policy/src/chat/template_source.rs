@@ -7,6 +7,8 @@ use crate::model_files::{CHAT_TEMPLATE, ModelFiles, TOKENIZER_CONFIG};
 
 /// What [`with_tools`] puts before a template.
 const TOOL_PRELUDE: &str = include_str!("tool_prelude.jinja");
+/// The tokenizer's configuration of the embedded policy, whose turns have the same form.
+const EMBEDDED_CONFIG: &str = include_str!("../../embedded/tokenizer_config.json");
 
 /// Returns the template among a model's files with a prelude, which states tools in the system
 /// message, and turns calls and their results into text, in the format of Hermes and Qwen3.
@@ -22,7 +24,8 @@ pub(crate) fn with_tools(files: ModelFiles<'_>) -> Result<String> {
 }
 
 /// Puts a template into a model's files: as its own file, and in the tokenizer's configuration if
-/// that has one, which older readers prefer.
+/// that has one, which older readers prefer. For a template of ChatML the configuration gets a
+/// `response_template`, without which TRL refuses a template that it does not know.
 ///
 /// # Errors
 /// [`PolicyError`] names the file that is malformed.
@@ -30,12 +33,21 @@ pub(crate) fn replace_template(files: &mut Vec<(String, Vec<u8>)>, template: Str
     let mut config = ModelFiles(files).json(TOKENIZER_CONFIG)?;
     if let Some(old) = config.get_mut("chat_template") {
         *old = template.clone().into();
-        for (_, bytes) in files
-            .iter_mut()
-            .filter(|(name, _)| name == TOKENIZER_CONFIG)
-        {
-            *bytes = format!("{config:#}").into_bytes();
-        }
+    }
+    let mut marks = ["<|im_start|>assistant", "<|im_end|>"].into_iter();
+    if let Some(config) = config.as_object_mut()
+        && marks.all(|mark| template.contains(mark))
+    {
+        let embedded: Value = serde_json::from_str(EMBEDDED_CONFIG)
+            .map_err(|error| PolicyError::file(TOKENIZER_CONFIG, error))?;
+        let name = "response_template";
+        config.insert(name.to_owned(), embedded[name].clone());
+    }
+    for (_, bytes) in files
+        .iter_mut()
+        .filter(|(name, _)| name == TOKENIZER_CONFIG)
+    {
+        *bytes = format!("{config:#}").into_bytes();
     }
     files.retain(|(name, _)| name != CHAT_TEMPLATE);
     files.push((CHAT_TEMPLATE.to_owned(), template.into_bytes()));

@@ -119,6 +119,15 @@ fn a_template_without_tools_gets_them_in_hermes_format() {
     let after = before.with_tools_in_template().unwrap();
     assert!(after.chat.prints_tool_calls());
     assert_eq!(render(&after.chat, &conversation(), &tools()), WITH_TOOLS);
+    let mut files = after.files.iter();
+    let (_, config) = files
+        .find(|(name, _)| name == "tokenizer_config.json")
+        .unwrap();
+    let config: Value = serde_json::from_slice(config).unwrap();
+    assert!(
+        config["response_template"]["fields"]["tool_calls"].is_object(),
+        "TRL asks for it"
+    );
 
     // Without a system message of the caller, the tools are the system message.
     let text = render(&after.chat, &conversation()[1..], &tools());
