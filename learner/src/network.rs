@@ -129,12 +129,17 @@ impl Network {
     }
 
     /// Returns the CRC-32 (IEEE) of the master copies in the order of their names.
-    pub fn digest(&self) -> u32 {
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn digest(&self) -> Result<u32> {
         let mut hash = crc32fast::Hasher::new();
         for parameter in self.parameters.values() {
+            // On a failed device the copy below would panic.
+            parameter.value.device().synchronize()?;
             hash.update(&parameter.value.data());
         }
-        hash.finalize()
+        Ok(hash.finalize())
     }
 
     /// Returns the weights after the last update, in the model's dtype. Later updates do not change

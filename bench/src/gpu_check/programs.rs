@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    io::Write as _,
+    io::{ErrorKind, Write as _},
     os::unix::process::CommandExt as _,
     process::{Child, Command, Output, Stdio},
     sync::mpsc,
@@ -205,7 +205,7 @@ pub(super) fn run(command: Command, input: &str, limit: Duration) -> Result<Stri
 /// limit, and when this process ends.
 fn output(mut command: Command, input: &str, limit: Duration) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let group = ProcessGroup::new()?;
+    let group = ProcessGroup::led_by("/bin/sh")?;
     command
         .process_group(group.id())
         .stdin(Stdio::piped())
@@ -225,8 +225,12 @@ fn output(mut command: Command, input: &str, limit: Duration) -> Result<Output> 
         group.release();
         return Ok(output?);
     }
+    let is_killed = group.leader.is_some();
     drop(group);
-    let end = last_lines(&text(&receiver.recv()??.stderr));
+    let end = match is_killed {
+        true => last_lines(&text(&receiver.recv()??.stderr)),
+        false => "it goes on, since there is no shell that could kill it".to_owned(),
+    };
     bail!("{name} did not end within {} s: {end}", limit.as_secs());
 }
 
@@ -234,30 +238,37 @@ fn output(mut command: Command, input: &str, limit: Duration) -> Result<Output> 
 /// dropped, and when this process ends in any way, such as by a signal.
 struct ProcessGroup {
     /// A shell that kills its group, itself included, at the end of its input. It has the other end
-    /// of this input's pipe, which the system closes with this process.
-    leader: Child,
+    /// of this input's pipe, which the system closes with this process. None in an image without a
+    /// shell, whose processes end with its first one.
+    leader: Option<Child>,
 }
 
 impl ProcessGroup {
-    fn new() -> Result<Self> {
-        let mut shell = Command::new("/bin/sh");
-        shell
+    fn led_by(shell: &str) -> Result<Self> {
+        let mut command = Command::new(shell);
+        command
             .args(["-c", "read line || kill -KILL 0"])
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let leader = shell.spawn().context("cannot start /bin/sh")?;
+        let leader = match command.spawn() {
+            Ok(leader) => Some(leader),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error).with_context(|| format!("cannot start {shell}")),
+        };
         Ok(Self { leader })
     }
 
+    /// Returns the group to start a program in. 0 is a group of its own.
     fn id(&self) -> i32 {
-        self.leader.id() as i32
+        self.leader.as_ref().map_or(0, |leader| leader.id() as i32)
     }
 
     /// Ends the shell alone.
     fn release(mut self) {
-        if let Some(input) = &mut self.leader.stdin {
+        let input = self.leader.as_mut().and_then(|it| it.stdin.as_mut());
+        if let Some(input) = input {
             // This fails if the program has killed its group.
             let _ = input.write_all(b"\n");
         }
@@ -266,8 +277,10 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // This closes the shell's input first.
-        let _ = self.leader.wait();
+        if let Some(leader) = &mut self.leader {
+            // This closes the shell's input first.
+            let _ = leader.wait();
+        }
     }
 }
 
@@ -305,6 +318,15 @@ mod tests {
         assert!(error.to_string().contains("why"), "{error}");
         let error = run(shell("exec sleep 60"), "", Duration::from_millis(50)).unwrap_err();
         assert!(error.to_string().contains("did not end"), "{error}");
+    }
+
+    /// The project's images have none.
+    #[test]
+    fn a_machine_without_a_shell_has_no_leader_of_a_group() {
+        let group = ProcessGroup::led_by("/no/such/shell").unwrap();
+        assert!(group.leader.is_none());
+        assert_eq!(group.id(), 0, "a group of its own");
+        group.release();
     }
 
     #[test]

@@ -105,8 +105,13 @@ pub(super) trait Peer {
 }
 
 /// Returns a tensor's bytes in little-endian order, shared by all ranks that they are sent to.
-pub(super) fn tensor_bytes(tensor: &Tensor) -> Bytes {
-    tensor.data().into_owned().into()
+///
+/// # Errors
+/// The device has failed.
+pub(super) fn tensor_bytes(tensor: &Tensor) -> Result<Bytes> {
+    // On a failed device the copy would panic.
+    tensor.device().synchronize()?;
+    Ok(tensor.data().into_owned().into())
 }
 
 /// Rank 0's end of its stream with another rank.

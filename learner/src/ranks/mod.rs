@@ -385,7 +385,7 @@ impl Ranks {
         match &mut self.role {
             RankRole::Alone => Ok(()),
             RankRole::Leader(others) => {
-                let own = network.digest();
+                let own = network.digest()?;
                 for other in others {
                     let train_request::Part::Digest(digest) = other.receive()? else {
                         return Err(other.unexpected("its digest"));
@@ -399,7 +399,7 @@ impl Ranks {
             }
             RankRole::Member { leader, .. } => {
                 leader.send(train_request::Part::Digest(RankDigest {
-                    weights: network.digest(),
+                    weights: network.digest()?,
                 }))
             }
         }

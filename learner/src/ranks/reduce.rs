@@ -42,7 +42,7 @@ pub(super) fn sum(
     }
     // Only after all gradients have arrived: a rank sends all of its own before it reads a sum.
     for (name, total) in &own {
-        let bytes = tensor_bytes(total);
+        let bytes = tensor_bytes(total)?;
         for other in &mut *others {
             other.send_gradient(name, &bytes)?;
         }
@@ -57,7 +57,7 @@ pub(super) fn contribute(
     leader: &mut LeaderConnection,
 ) -> Result<Gradients> {
     for (name, gradient) in own {
-        leader.send_gradient(&name, &tensor_bytes(&gradient))?;
+        leader.send_gradient(&name, &tensor_bytes(&gradient)?)?;
     }
     let mut sum = Gradients::new();
     for (name, parameter) in parameters {

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use candle_core::Device;
 use parking_lot::Mutex;
 use policy::{Model, durable};
 use proto::Snapshot;
@@ -86,6 +87,10 @@ impl Learner {
         let run_name = run_name(&run_dir)?;
         let snapshot = Snapshot::new(state.step, trainer.network.weights().to_bytes()?);
         metrics::run_opened(state.step, config.steps);
+        // Other ranks get the base model as bytes, and checkpoints have newer weights, so no GPU
+        // need hold it.
+        let weights = model.weights.to(&Device::Cpu, trainer.network.dtype())?;
+        let model = Model { weights, ..model };
         let learner = Self {
             context: Arc::new(RunContext {
                 intake,

@@ -112,8 +112,12 @@ impl Weights {
     /// asks for.
     ///
     /// # Errors
-    /// A dtype has no safetensors counterpart.
+    /// A dtype has no safetensors counterpart, or the device has failed.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        if let Some(weight) = self.0.values().next() {
+            // On a failed device the copies below would panic.
+            weight.device().synchronize()?;
+        }
         let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
         let views = self.iter().map(|(name, it)| (name, file_view::view(it)));
         safetensors::serialize(views, Some(metadata))
