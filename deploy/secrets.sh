@@ -10,9 +10,11 @@ mkdir -p "$folder"
 chmod 700 "$folder"
 for name in signing-key env-token actor-token rank-token grafana-password; do
   file=$folder/$name
-  if [ ! -e "$file" ]; then
-    (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$file")
-    chmod 444 "$file"
+  # An empty file was left by a run that ended early.
+  if [ ! -s "$file" ]; then
+    (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$file.new")
+    chmod 444 "$file.new"
+    mv -f "$file.new" "$file"
     echo "wrote $file"
   fi
 done

@@ -159,6 +159,27 @@ fn a_run_that_fails_is_recorded_in_its_object_store() {
     assert!(info.contains("\"interrupted\""), "{info}");
 }
 
+/// What the store has not got would be lost with its copy.
+#[test]
+fn a_working_copy_stays_if_its_store_is_away_at_the_end() {
+    let Some(s3) = S3::start() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let machine = dir.path().join("machine");
+    fs::create_dir(&machine).unwrap();
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let mut args = learner_args("127.0.0.1:0", &env, "s3://runs/team/three");
+    args.extend(["--work-dir", machine.to_str().unwrap()]);
+    let (mut learner, address, log) = serve_with_log(&mut s3.sqlenv(&args));
+    drop(s3);
+    let _actor = start_actor(&env, &address, &[]);
+    assert_eq!(learner.0.wait().unwrap().code(), Some(1));
+    let copy = fs::read_dir(&machine).unwrap().next().unwrap().unwrap();
+    let copy = copy.path().join("three");
+    assert!(copy.join("config.toml").is_file());
+    let text = log.join().unwrap();
+    assert!(text.contains(copy.to_str().unwrap()), "{text}");
+}
+
 #[test]
 fn a_store_that_cannot_be_used_is_named_with_the_remedy() {
     let Some(s3) = S3::start() else { return };
