@@ -12,6 +12,7 @@ for name in signing-key env-token actor-token rank-token grafana-password; do
   file=$folder/$name
   # An empty file was left by a run that ended early.
   if [ ! -s "$file" ]; then
+    rm -f "$file.new"
     (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$file.new")
     chmod 444 "$file.new"
     mv -f "$file.new" "$file"

@@ -95,20 +95,27 @@ impl GoldRows {
         }
     }
 
-    /// Returns the result of the gold SQL if it is a single cell and not the recorded answer. The
-    /// order of rows may differ, on which `LIMIT` without `ORDER BY` depends: SQLite may choose
+    /// Returns the result of the gold SQL if the recorded answer is one value, and not the result.
+    /// The order of rows may differ, on which `LIMIT` without `ORDER BY` depends: SQLite may choose
     /// another index where the sandbox has functions of its own.
     fn other_result(&self, question: &Question) -> Option<String> {
         use data::AnswerType::{Float, Integer, String};
-        let [row] = self.rows.as_deref()? else {
+        let rows = self.rows.as_deref()?;
+        let has_one = matches!(question.answer_type, Integer | Float | String);
+        let recorded = data::answer_text(question);
+        if !has_one || question.gold_answer.is_null() || recorded.trim().is_empty() {
             return None;
+        }
+        let [row] = rows else {
+            return Some(format!("{} rows", rows.len()));
         };
-        let [cell] = row.as_slice() else { return None };
+        let [cell] = row.as_slice() else {
+            return Some(format!("{} columns", row.len()));
+        };
         let answer = cell
             .as_str()
             .map_or_else(|| cell.to_string(), str::to_owned);
-        let is_one_cell = matches!(question.answer_type, Integer | Float | String);
-        (is_one_cell && !is_correct(question, None, &answer)).then_some(answer)
+        (!is_correct(question, None, &answer)).then_some(answer)
     }
 }
 
@@ -133,6 +140,7 @@ mod tests {
             (AnswerType::String, json!("Lima"), json!("Quito"), true),
             (AnswerType::String, json!("Lima"), json!("Lima"), false),
             (AnswerType::List, json!([1]), json!(2), false),
+            (AnswerType::String, Value::Null, Value::Null, false),
         ] {
             let question = Question {
                 question_id: "q".to_owned(),
@@ -151,6 +159,13 @@ mod tests {
             };
             let other = gold.other_result(&question);
             assert_eq!(other.is_some(), is_other, "{recorded} {here}");
+            let none = GoldRows {
+                summary: None,
+                rows: Some(Vec::new()),
+            };
+            let is_value = answer_type != AnswerType::List && !recorded.is_null();
+            let other = none.other_result(&question);
+            assert_eq!(other.is_some(), is_value, "{recorded} and no row");
         }
     }
 }

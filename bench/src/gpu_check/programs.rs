@@ -202,7 +202,7 @@ pub(super) fn run(command: Command, input: &str, limit: Duration) -> Result<Stri
 }
 
 /// Runs a program until it and all processes that hold its pipes have ended. Kills them at the
-/// limit, and when this process ends.
+/// limit, and when this process ends, if there is a shell.
 fn output(mut command: Command, input: &str, limit: Duration) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let group = ProcessGroup::led_by("/bin/sh")?;

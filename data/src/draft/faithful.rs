@@ -169,7 +169,9 @@ impl Drafter<'_> {
         days.any(|(id, day)| {
             let (of, name) = (&schema.tables[id.table].name, &schema.column(id).name);
             let day = render::plain(day);
-            let sql = format!("SELECT 1 FROM {of} WHERE {name} LIKE '{day}_%' LIMIT 1");
+            // A blank or a T comes before the time. An index can find these.
+            let sql =
+                format!("SELECT 1 FROM {of} WHERE {name} > '{day}' AND {name} < '{day}U' LIMIT 1");
             let found = self.database.run(&sql);
             !found.is_ok_and(|found| found.rows.is_empty())
         })

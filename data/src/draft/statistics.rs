@@ -144,7 +144,7 @@ impl ColumnStatistics {
             ));
         }
         let is_odd = if self.number_texts == values {
-            format!("CAST(CAST({column} AS INTEGER) AS TEXT) <> {column}")
+            format!("CAST(CAST({column} AS INTEGER) AS TEXT) <> {column} COLLATE BINARY")
         } else if self.dates == values {
             let day = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]";
             format!(

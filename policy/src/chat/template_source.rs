@@ -34,9 +34,13 @@ pub(crate) fn replace_template(files: &mut Vec<(String, Vec<u8>)>, template: Str
     if let Some(old) = config.get_mut("chat_template") {
         *old = template.clone().into();
     }
-    let mut marks = ["<|im_start|>assistant", "<|im_end|>"].into_iter();
+    // A line break is written as such, or escaped in a string.
+    let is_chat_ml = ["<|im_start|>assistant\n", "<|im_start|>assistant\\n"]
+        .iter()
+        .any(|start| template.contains(start));
     if let Some(config) = config.as_object_mut()
-        && marks.all(|mark| template.contains(mark))
+        && is_chat_ml
+        && template.contains("<|im_end|>")
     {
         let embedded: Value = serde_json::from_str(EMBEDDED_CONFIG)
             .map_err(|error| PolicyError::file(TOKENIZER_CONFIG, error))?;

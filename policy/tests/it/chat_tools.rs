@@ -108,6 +108,16 @@ fn conversation() -> Vec<Message> {
     ]
 }
 
+/// What TRL reads turns by.
+fn response_template(model: &Model) -> Value {
+    let mut files = model.files.iter();
+    let (_, config) = files
+        .find(|(name, _)| name == "tokenizer_config.json")
+        .unwrap();
+    let config: Value = serde_json::from_slice(config).unwrap();
+    config["response_template"].clone()
+}
+
 fn render(chat: &Chat, messages: &[Message], tools: &[Value]) -> String {
     chat.render(messages, tools, true).unwrap()
 }
@@ -119,13 +129,8 @@ fn a_template_without_tools_gets_them_in_hermes_format() {
     let after = before.with_tools_in_template().unwrap();
     assert!(after.chat.prints_tool_calls());
     assert_eq!(render(&after.chat, &conversation(), &tools()), WITH_TOOLS);
-    let mut files = after.files.iter();
-    let (_, config) = files
-        .find(|(name, _)| name == "tokenizer_config.json")
-        .unwrap();
-    let config: Value = serde_json::from_slice(config).unwrap();
     assert!(
-        config["response_template"]["fields"]["tool_calls"].is_object(),
+        response_template(&after)["fields"]["tool_calls"].is_object(),
         "TRL asks for it"
     );
 
