@@ -52,7 +52,7 @@ pub(crate) async fn pretrain(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    // With those of GRPO random weights learn nothing.
+    // The presets of GRPO have a hundredth of the learning rate that random weights need here.
     let config: RunConfig = config::resolve_with(&args.config, Preset::Base)?;
     let (start, architecture) = (config.model.dir.clone(), args.architecture.clone());
     let seed = derive_seed(config.seed, "weights");

@@ -255,8 +255,7 @@ fn a_model_folder_chooses_the_preset_of_models() {
     assert_eq!(named.unwrap().learner.rollout.max_context_tokens, 768);
 }
 
-/// Random weights learn nothing with the settings of GRPO, and a model forgets with those of random
-/// weights.
+/// The learning rate for random weights is a hundred times that for a model.
 #[test]
 fn pretraining_has_its_own_preset_for_random_weights_alone() {
     let learning_rate = |assignments: &[&str]| {
