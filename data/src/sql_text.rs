@@ -158,6 +158,27 @@ pub fn first_keyword(sql: &str) -> String {
     }
 }
 
+/// Returns whether the statement itself, and not only a part of it in parentheses, has `ORDER BY`.
+pub fn is_ordered(sql: &str) -> bool {
+    let (mut depth, mut previous) = (0_usize, "");
+    for token in sql_tokens(sql).filter(|token| !matches!(token, SqlToken::Gap(_))) {
+        match token {
+            SqlToken::Symbol("(") => depth += 1,
+            SqlToken::Symbol(")") => depth = depth.saturating_sub(1),
+            SqlToken::Word(word)
+                if depth == 0
+                    && word.eq_ignore_ascii_case("by")
+                    && previous.eq_ignore_ascii_case("order") =>
+            {
+                return true;
+            }
+            _ => {}
+        }
+        previous = token.text();
+    }
+    false
+}
+
 /// Returns whether anything but comments, white space and semicolons follows the first semicolon.
 ///
 /// rusqlite compiles each further statement in a call within another, so that many of them overflow
@@ -185,6 +206,24 @@ pub(crate) fn literal(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_order_is_that_of_the_whole_statement() {
+        for (sql, ordered) in [
+            ("SELECT a FROM t ORDER BY a DESC LIMIT 3", true),
+            ("select (1) from t order/* */\nby a", true),
+            ("SELECT a FROM t UNION SELECT b FROM u ORDER BY 1", true),
+            ("SELECT a FROM (SELECT a FROM t ORDER BY a)", false),
+            ("SELECT rank() OVER (ORDER BY a) FROM t", false),
+            (
+                "SELECT 'ORDER BY', \"order\" FROM t GROUP BY a -- ORDER BY a",
+                false,
+            ),
+            ("SELECT a FROM t", false),
+        ] {
+            assert_eq!(is_ordered(sql), ordered, "{sql}");
+        }
+    }
 
     #[test]
     fn normal_forms() {

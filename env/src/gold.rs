@@ -7,7 +7,7 @@
 
 use std::sync::OnceLock;
 
-use data::Question;
+use data::{Question, sql_text::is_ordered};
 use serde_json::Value;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     progress::ResultSummary,
     rows::Cell,
     sandbox::{Failure, QueryError, QuickBudgetSpent},
-    verifier::verify_answer,
+    verifier::{RowOrder, verify_answer},
 };
 
 /// The result of the gold SQL.
@@ -115,13 +115,24 @@ impl GoldRows {
         let answer = cell
             .as_str()
             .map_or_else(|| cell.to_string(), str::to_owned);
-        (!is_correct(question, None, &answer)).then_some(answer)
+        (!is_correct(question, None, &answer, false)).then_some(answer)
     }
 }
 
-/// Returns whether `answer` is correct. `rows` are the gold rows, for lists and tables.
-pub(crate) fn is_correct(question: &Question, rows: Option<&[Vec<Value>]>, answer: &str) -> bool {
-    verify_answer(answer, &question.gold_answer, question.answer_type, rows)
+/// Returns whether `answer` is correct. `rows` are the gold rows, for lists and tables. With
+/// `ordered_tables` the rows of a table must have the order that the gold SQL asks for, if it does.
+pub(crate) fn is_correct(
+    question: &Question,
+    rows: Option<&[Vec<Value>]>,
+    answer: &str,
+    ordered_tables: bool,
+) -> bool {
+    let order = match ordered_tables && is_ordered(&question.gold_sql) {
+        true => RowOrder::Gold,
+        false => RowOrder::Any,
+    };
+    let (gold, answer_type) = (&question.gold_answer, question.answer_type);
+    verify_answer(answer, gold, answer_type, rows, order)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::{
     episode::{self, Action, ActionOutcome, EpisodeState, ParsedAction},
     progress::{TOP_LEVEL, cardinality},
     reward::RewardProfile,
-    verifier::verify_answer,
+    verifier::{RowOrder, verify_answer},
 };
 
 #[derive(Deserialize)]
@@ -28,6 +28,8 @@ struct VerifierCase {
     gold: Value,
     answer_type: Option<AnswerType>,
     gold_rows: Option<Vec<Vec<Value>>>,
+    #[serde(default)]
+    ordered: bool,
     expected: bool,
     rule: String,
 }
@@ -35,12 +37,16 @@ struct VerifierCase {
 #[test]
 fn verifier() {
     let cases: Vec<VerifierCase> = cases(include_str!("../tests/golden/verifier.json"));
-    assert_eq!(cases.len(), 220);
+    assert_eq!(cases.len(), 222);
     for case in cases {
         let predicted = case.predicted.as_deref().unwrap_or_default();
         let answer_type = case.answer_type.unwrap_or(AnswerType::Unknown);
         let rows = case.gold_rows.as_deref();
-        let verdict = verify_answer(predicted, &case.gold, answer_type, rows);
+        let order = match case.ordered {
+            true => RowOrder::Gold,
+            false => RowOrder::Any,
+        };
+        let verdict = verify_answer(predicted, &case.gold, answer_type, rows, order);
         assert_eq!(verdict, case.expected, "{}: {}", case.id, case.rule);
     }
 }

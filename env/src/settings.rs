@@ -40,6 +40,9 @@ pub struct EnvSettings {
     pub reward_profile: RewardProfile,
     /// Penalty for each action after the end of an episode. `SQLEnv`'s adapter takes 0.1.
     pub post_episode_penalty: f64,
+    /// Whether the rows of an answered table must have the order of the gold SQL's result, where
+    /// the gold SQL ends in `ORDER BY`. Without it any order is right.
+    pub ordered_tables: bool,
     /// Bytes of an action's argument. A longer one is an error observation. This bounds answers;
     /// `sql.statement_bytes` bounds SQL.
     #[default(1 << 20)]
@@ -144,12 +147,16 @@ impl EnvSettings {
     /// Names the rules of an episode: the version of the code and a digest of the settings that
     /// change what an agent can see.
     pub fn environment_version(&self) -> String {
-        let visible = serde_json::json!({
+        let mut visible = serde_json::json!({
             "post_episode_penalty": self.post_episode_penalty,
             "argument_bytes": self.argument_bytes,
             "sql": self.sql,
             "result": self.result,
         });
+        // The default's digest is that of versions without this setting.
+        if self.ordered_tables {
+            visible["ordered_tables"] = true.into();
+        }
         let digest = Sha256::digest(visible.to_string());
         format!("{RULES_VERSION}-{}", hex::encode(&digest[..4]))
     }
@@ -271,6 +278,11 @@ mod tests {
     fn the_version_of_the_default_rules_is_stable() {
         let version = EnvSettings::default().environment_version();
         assert_eq!(version, "8-d0ca1fd2");
+        let ordered = EnvSettings {
+            ordered_tables: true,
+            ..EnvSettings::default()
+        };
+        assert_ne!(ordered.environment_version(), version);
     }
 
     #[test]

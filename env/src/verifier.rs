@@ -13,11 +13,20 @@ use serde_json::{Value, value::RawValue};
 
 use crate::decimal::Decimal;
 
-/// Tables with more rows must have gold's order: matching more could take minutes.
+/// Tables with more rows must have the gold rows' order: matching more could take minutes.
 const MAX_UNORDERED_ROWS: usize = 1_000;
 /// Bytes of a list or an object within an answered list that are parsed, since a tree of values
 /// takes many times the memory of its text. A longer one equals no gold element.
 const MAX_NESTED_BYTES: usize = 64 << 10;
+
+/// Which order the rows of an answered table may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    /// Any, for tables of up to [`MAX_UNORDERED_ROWS`] rows.
+    Any,
+    /// That of the gold rows.
+    Gold,
+}
 
 /// Returns whether `predicted` is correct. A blank answer never is, and no answer to a missing or
 /// empty gold value is.
@@ -30,6 +39,7 @@ pub(crate) fn verify_answer(
     answer: &Value,
     answer_type: AnswerType,
     rows: Option<&[Vec<Value>]>,
+    order: RowOrder,
 ) -> bool {
     let predicted = predicted.trim();
     let inner = unwrapped(predicted);
@@ -39,7 +49,7 @@ pub(crate) fn verify_answer(
     // What looks like a wrapper may belong to the answer, such as the quotes of a title. In SQLEnv
     // the outer quotes of a list never do.
     let is_list = answer_type == AnswerType::List;
-    let is_right = |predicted| matches(predicted, answer, answer_type, rows);
+    let is_right = |predicted| matches(predicted, answer, answer_type, rows, order);
     is_right(inner) || (!is_list && is_right(predicted))
 }
 
@@ -48,6 +58,7 @@ fn matches(
     answer: &Value,
     answer_type: AnswerType,
     rows: Option<&[Vec<Value>]>,
+    order: RowOrder,
 ) -> bool {
     let text = || text_of(answer);
     let scalar = match answer_type {
@@ -55,7 +66,7 @@ fn matches(
         AnswerType::Float => GoldCell::Float(Decimal::parse(&text())),
         AnswerType::String | AnswerType::Unknown => GoldCell::Text(folded(&text())),
         AnswerType::List => return matches_list(predicted, answer, rows),
-        AnswerType::Table => return matches_table(predicted, answer, rows),
+        AnswerType::Table => return matches_table(predicted, answer, rows, order),
     };
     scalar.matches(&AnswerCell::new(predicted))
 }
@@ -218,7 +229,12 @@ impl<'de> Visitor<'de> for JsonElements {
     }
 }
 
-fn matches_table(predicted: &str, answer: &Value, rows: Option<&[Vec<Value>]>) -> bool {
+fn matches_table(
+    predicted: &str,
+    answer: &Value,
+    rows: Option<&[Vec<Value>]>,
+    order: RowOrder,
+) -> bool {
     let gold_row = |row: &[Value]| row.iter().map(GoldCell::new).collect();
     let gold_rows: Vec<Vec<GoldCell>> = match (rows, answer) {
         (Some(rows), _) => rows.iter().map(|row| gold_row(row)).collect(),
@@ -247,7 +263,7 @@ fn matches_table(predicted: &str, answer: &Value, rows: Option<&[Vec<Value>]>) -
             .collect()
     };
     let rows: Vec<Vec<AnswerCell>> = rows_of_text(predicted).map(cells).collect();
-    if rows.len() > MAX_UNORDERED_ROWS {
+    if order == RowOrder::Gold || rows.len() > MAX_UNORDERED_ROWS {
         return rows
             .iter()
             .zip(&gold_rows)
@@ -371,7 +387,7 @@ mod tests {
     use super::*;
 
     fn table(predicted: &str, gold: &Value) -> bool {
-        verify_answer(predicted, gold, AnswerType::Table, None)
+        verify_answer(predicted, gold, AnswerType::Table, None, RowOrder::Any)
     }
 
     #[test]
@@ -394,7 +410,8 @@ mod tests {
 
     #[test]
     fn a_fence_needs_its_own_line() {
-        let verify = |it: &str| verify_answer(it, &json!("a b"), AnswerType::String, None);
+        let verify =
+            |it: &str| verify_answer(it, &json!("a b"), AnswerType::String, None, RowOrder::Any);
         assert!(verify("```text\na b\n```"));
         assert!(!verify("```a b```"));
     }
@@ -412,7 +429,7 @@ mod tests {
             ("\"3\"", json!(3), Integer, true),
             ("\"\"", json!("\"\""), String, false),
         ] {
-            let is_correct = verify_answer(predicted, &answer, answer_type, None);
+            let is_correct = verify_answer(predicted, &answer, answer_type, None, RowOrder::Any);
             assert_eq!(is_correct, correct, "{predicted} for {answer}");
         }
         assert!(table(
@@ -430,7 +447,8 @@ mod tests {
             ("0.0001", json!(0.0001)),
             ("3.0", json!(3.0)),
         ] {
-            let is_right = verify_answer(predicted, &answer, AnswerType::String, None);
+            let is_right =
+                verify_answer(predicted, &answer, AnswerType::String, None, RowOrder::Any);
             assert!(is_right, "{predicted} for {answer}");
         }
     }
@@ -449,7 +467,7 @@ mod tests {
             ("a, 2, 3, 4, 5", false),
             (nested.as_str(), false),
         ] {
-            let verdict = verify_answer(predicted, &answer, AnswerType::List, None);
+            let verdict = verify_answer(predicted, &answer, AnswerType::List, None, RowOrder::Any);
             assert_eq!(verdict, is_right, "{predicted:.80}");
         }
     }
@@ -461,7 +479,7 @@ mod tests {
         fn total(predicted in "\\PC{0,40}", gold in "\\PC{0,20}") {
             let answer = Value::from(gold.clone());
             let verdict = |predicted: &str, answer_type| {
-                verify_answer(predicted, &answer, answer_type, None)
+                verify_answer(predicted, &answer, answer_type, None, RowOrder::Any)
             };
             for answer_type in
                 [AnswerType::Integer, AnswerType::Float, AnswerType::List, AnswerType::Table]

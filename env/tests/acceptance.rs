@@ -163,6 +163,42 @@ async fn b12_answers() {
     }
 }
 
+/// With the setting `ordered_tables`, the order counts where the gold SQL asks for one.
+#[tokio::test]
+async fn tables_can_be_asked_for_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut dataset = common::dataset(folder.path());
+    let mut of_maker = dataset.questions.last().unwrap().clone();
+    of_maker.question_id = "cars-4".to_owned();
+    of_maker.gold_sql += " ORDER BY Maker";
+    dataset.questions.push(of_maker);
+    for ordered_tables in [false, true] {
+        let settings = EnvSettings {
+            ordered_tables,
+            ..EnvSettings::default()
+        };
+        let environment = Environment::open(dataset.clone(), settings).unwrap();
+        for (question, answer, correct) in [
+            ("cars-3", "5 | 8\n1 | 8\n2 | 8\n3 | 8\n4 | 8", true),
+            (
+                "cars-4",
+                "5 | 8\n1 | 8\n2 | 8\n3 | 8\n4 | 8",
+                !ordered_tables,
+            ),
+            ("cars-4", "1 | 8\n2 | 8\n3 | 8\n4 | 8\n5 | 8", true),
+        ] {
+            let spec = EpisodeSpec {
+                question_id: question.to_owned(),
+                ..EpisodeSpec::default()
+            };
+            let token = environment.reset(spec, NOW).unwrap().token;
+            let reply = common::step(&environment, &token, "ANSWER", answer).await;
+            let case = format!("{question} {answer:?} {ordered_tables}");
+            assert_eq!(reply.unwrap().correct, correct, "{case}");
+        }
+    }
+}
+
 /// A statement whose rows are not close to the gold rows.
 const NO_PROGRESS: &str = "SELECT Name FROM makers";
 

@@ -110,19 +110,21 @@ impl EnvironmentState {
             _ => WorkBudget::Full,
         };
         if !needs_rows && budget == WorkBudget::Quick {
-            return Ok(is_correct(&entry.question, None, answer));
+            return Ok(is_correct(&entry.question, None, answer, false));
         }
         let (question, gold, answer) = (
             Arc::clone(&entry.question),
             Arc::clone(&entry.gold),
             answer.to_owned(),
         );
+        let ordered_tables = self.settings.ordered_tables;
         let work = move |open: &OpenDatabase| {
             if !needs_rows {
-                return Ok(Ok(is_correct(&question, None, &answer)));
+                return Ok(Ok(is_correct(&question, None, &answer, false)));
             }
             let gold = GoldRows::get_or_run(&question, &gold, open)?;
-            Ok(gold.map(|gold| is_correct(&question, gold.rows.as_deref(), &answer)))
+            Ok(gold
+                .map(|gold| is_correct(&question, gold.rows.as_deref(), &answer, ordered_tables)))
         };
         self.pool
             .run(budget, Arc::clone(&entry.database), work)
