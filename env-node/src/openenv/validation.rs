@@ -18,7 +18,8 @@ const EXCERPT_BYTES: usize = 1 << 10;
 /// Why a request cannot be read.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Invalid {
-    /// `json_invalid` or `value_error`, two of pydantic's error types.
+    /// One of pydantic's error types: `missing`, `extra_forbidden`, `json_invalid` or, for all
+    /// else, `value_error`.
     kind: &'static str,
     /// The path to the field, from the outermost object inwards.
     location: Vec<String>,
@@ -76,16 +77,29 @@ pub(super) fn read<'de, T: Deserialize<'de>>(fields: &Fields<'de>) -> Result<T, 
             Segment::Map { key } => Some(excerpt(key).into_owned()),
             _ => None,
         });
-        let location = names.collect();
+        let mut location: Vec<String> = names.collect();
+        let message = without_place(&error.into_inner());
+        let missing = missing_field(&message);
+        location.extend(missing.map(str::to_owned));
+        let kind = match missing {
+            Some(_) => "missing",
+            None if message.starts_with("unknown field `") => "extra_forbidden",
+            None => "value_error",
+        };
         Invalid {
             location,
-            ..Invalid::value(&without_place(&error.into_inner()))
+            ..Invalid::new(kind, &message)
         }
     })?;
     match fields.is_crowded() {
         false => Ok(read),
         true => Err(Invalid::value(TOO_MANY_FIELDS)),
     }
+}
+
+/// Returns the name of the field that serde misses. The path to it ends at its object.
+fn missing_field(message: &str) -> Option<&str> {
+    message.strip_prefix("missing field `")?.strip_suffix('`')
 }
 
 /// Returns the message of an error without its line and column: they count from the start of the
