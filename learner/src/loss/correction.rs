@@ -89,19 +89,53 @@ pub(super) fn off_policy_mask(input: &LossInput<'_>, settings: &LossSettings) ->
 
 /// Returns 1 for the tokens in the top `top_quantile` by entropy, else 0.
 ///
-/// The threshold is the linearly interpolated quantile in f32 over these tokens, those of one
-/// micro-batch, as in TRL.
+/// The threshold is the linearly interpolated quantile over these tokens, those of one micro-batch,
+/// with the roundings of `torch.quantile` in f32 (torch 2.15), as in TRL: whether a token exactly at
+/// the threshold counts depends on them.
 pub(super) fn entropy_mask(entropies: &[f64], top_quantile: f64) -> Vec<f64> {
     if top_quantile >= 1.0 || entropies.is_empty() {
         return vec![1.0; entropies.len()];
     }
     let mut sorted: Vec<f32> = entropies.iter().map(|&e| e as f32).collect();
     sorted.sort_by(f32::total_cmp);
-    let rank = (1.0 - top_quantile) * (sorted.len() - 1) as f64;
+    let level = (1.0 - top_quantile) as f32;
+    let rank = f64::from(level) * (sorted.len() - 1) as f64;
     let (below, above) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
-    let threshold = below + (above - below) * (rank - rank.floor()) as f32;
+    let threshold = lerp(below, above, (rank - rank.floor()) as f32);
     entropies
         .iter()
         .map(|&e| f64::from(u8::from(e as f32 >= threshold)))
         .collect()
+}
+
+/// Interpolates as torch does: from the nearer end, with a fused product and sum.
+fn lerp(start: f32, end: f32, weight: f32) -> f32 {
+    match weight < 0.5 {
+        true => weight.mul_add(end - start, start),
+        false => (weight - 1.0).mul_add(end - start, end),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The counts are those of `entropies >= torch.quantile(entropies, 1 - q)` in torch 2.15.
+    #[test]
+    fn the_top_quantile_is_that_of_torch() {
+        for (tokens, top_quantile, kept) in [
+            (26, 0.4, 10),
+            (51, 0.7, 35),
+            (101, 0.85, 85),
+            (21, 0.9, 19),
+            (7, 0.5, 4),
+            (11, 0.2, 3),
+            (1, 0.3, 1),
+        ] {
+            let entropies: Vec<f64> = (0..tokens).map(f64::from).collect();
+            let mask = entropy_mask(&entropies, top_quantile);
+            let found = mask.iter().filter(|&&weight| weight == 1.0).count();
+            assert_eq!(found, kept, "{top_quantile} of {tokens}");
+        }
+    }
 }
