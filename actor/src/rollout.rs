@@ -168,8 +168,8 @@ impl Rollout {
     fn end_at_prompt(&mut self) -> RolloutRequest {
         self.trajectory.failure = format!(
             "the prompt has {} tokens, but learner.rollout.max_context_tokens is {}, which leaves \
-             no room for turns: use a larger one, fewer shots, a shorter question, or databases of \
-             fewer tables",
+             no room for turns: raise it, up to the model's max_position_embeddings, or use fewer \
+             shots, a shorter question, or databases of fewer tables",
             self.context.tokens().len(),
             self.limits.max_context_tokens
         );

@@ -19,6 +19,10 @@ use crate::{
     setup::{self, Setup},
 };
 
+/// The largest file that is checked before a question is asked about it. Larger ones would take
+/// seconds to read.
+const MAX_CHECKED_BYTES: u64 = 1 << 30;
+
 /// The question, and the environment that serves it.
 struct Asked {
     env: EnvClient,
@@ -48,6 +52,7 @@ async fn ask(args: &PlayArgs, config: &RunConfig, progress: &Progress) -> Result
         let dataset = own_question(database, question)?;
         let setup = Setup::of_dataset(dataset, config)
             .with_context(|| format!("--database {} cannot be used", database.display()))?;
+        warn_of_faults(&setup.dataset, database, progress)?;
         return Ok(Asked {
             question: env_node::question(&setup.dataset.questions[0]),
             env: setup.env_client(),
@@ -114,6 +119,16 @@ fn own_question(database: &Path, question: &str) -> Result<Dataset> {
         );
     }
     Ok(Dataset::of_question(database, question)?)
+}
+
+/// Prints what is wrong with a file, such as the damage of a broken download: answers may be wrong.
+fn warn_of_faults(dataset: &Dataset, database: &Path, progress: &Progress) -> Result<()> {
+    if database.metadata()?.len() <= MAX_CHECKED_BYTES {
+        for fault in data::faults(dataset)? {
+            progress.print(&format!("warning: answers may be wrong: {fault}"));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the question to play of those that an env-node serves.

@@ -236,3 +236,27 @@ fn a_model_plays_without_naming_the_policy() {
         "{errors}"
     );
 }
+
+#[test]
+fn damage_of_a_file_is_told_beside_the_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("cut.sqlite");
+    Connection::open(&file)
+        .unwrap()
+        .execute_batch(SCHEMA)
+        .unwrap();
+    let printed = || {
+        let args = ["--policy", "base", "-q", "How many?", "--database"];
+        let output = play(&args).arg(&file).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let whole = printed();
+    assert!(!whole.contains("warning"), "{whole}");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() - 2_000]).unwrap();
+    let cut = printed();
+    assert!(
+        cut.contains("warning: answers may be wrong: cut: the file is damaged"),
+        "{cut}"
+    );
+}
