@@ -324,12 +324,28 @@ fn values(table: &Table, section: &str) -> Vec<(String, toml::Value)> {
     table.iter().flat_map(named).collect()
 }
 
+/// Asserts that a recorded run has the settings of `preset` in the sections.
+fn assert_recorded(recorded: &str, preset: &RunConfig, sections: &[&str]) {
+    let preset = layers::to_table(preset).unwrap();
+    let recorded: Table = recorded.parse().unwrap();
+    let compared = values(&recorded, "")
+        .into_iter()
+        .filter(|(name, _)| sections.iter().any(|it| name.starts_with(it)))
+        // The default since then is 0, which selects the same.
+        .filter(|(name, _)| name != "actor.engine.pass_tokens");
+    let mut count = 0;
+    for (name, value) in compared {
+        let found = reference::lookup(&preset, &name);
+        assert_eq!(found, Some(&value), "{name}");
+        count += 1;
+    }
+    assert!(count > 0, "no setting is of the sections {sections:?}");
+}
+
 /// docs/smollm2.md gives this preset for the results of that run.
 #[test]
 fn the_preset_of_smollm2_has_the_settings_of_the_recorded_run() {
-    let recorded: Table = include_str!("../../../docs/runs/smollm2/config.toml")
-        .parse()
-        .unwrap();
+    let recorded = include_str!("../../../docs/runs/smollm2/config.toml");
     let preset: RunConfig = super::resolve(&ConfigArgs {
         preset: Some(Preset::SpiderSmollm2),
         ..set(&[
@@ -339,16 +355,22 @@ fn the_preset_of_smollm2_has_the_settings_of_the_recorded_run() {
         ])
     })
     .unwrap();
-    let preset = layers::to_table(&preset).unwrap();
-    let sections = ["learner.", "actor.", "evaluation."];
-    let compared = values(&recorded, "")
-        .into_iter()
-        .filter(|(name, _)| sections.iter().any(|it| name.starts_with(it)))
-        // The default since then is 0, which selects the same.
-        .filter(|(name, _)| name != "actor.engine.pass_tokens");
-    for (name, value) in compared {
-        let found = reference::lookup(&preset, &name);
-        assert_eq!(found, Some(&value), "{name}");
+    assert_recorded(recorded, &preset, &["learner.", "actor.", "evaluation."]);
+}
+
+/// docs/pretraining.md gives this preset for the results of these trainings.
+#[test]
+fn the_preset_of_the_base_policy_has_the_settings_of_the_recorded_trainings() {
+    let preset: RunConfig = super::resolve(&ConfigArgs {
+        preset: Some(Preset::Base),
+        ..ConfigArgs::default()
+    })
+    .unwrap();
+    for recorded in [
+        include_str!("../../../docs/runs/base/seed-0/config.toml"),
+        include_str!("../../../docs/runs/base/seed-2/config.toml"),
+    ] {
+        assert_recorded(recorded, &preset, &["pretrain."]);
     }
 }
 

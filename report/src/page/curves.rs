@@ -253,7 +253,10 @@ fn draw(panel: &MetricPanel, records: &[LearnerStepRecord]) -> Option<Markup> {
     series.retain(|s| !s.points.is_empty());
     let chart = LineChart {
         description: format!("{title} over steps"),
-        x_label: "learner step",
+        x_label: match stage {
+            TrainingStage::Grpo => "learner step",
+            _ => "training step",
+        },
         y_axis,
         series,
         references: Vec::new(),

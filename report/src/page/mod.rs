@@ -180,8 +180,9 @@ fn footer(records: &RunRecords) -> Markup {
                 }
             }
             p {
-                "The numbers come from metrics.jsonl, evaluations.jsonl and transcripts.jsonl in "
-                "the folder of this page."
+                "The numbers come from metrics.jsonl and evaluations.jsonl"
+                @if !records.transcripts.is_empty() { ", and the episodes from transcripts.jsonl," }
+                " in the folder of this page."
             }
         }
     }
