@@ -358,6 +358,14 @@ fn the_preset_of_smollm2_has_the_settings_of_the_recorded_run() {
     assert_recorded(recorded, &preset, &["learner.", "actor.", "evaluation."]);
 }
 
+/// docs/results.md has the results of that run.
+#[test]
+fn the_default_has_the_settings_of_the_recorded_run() {
+    let recorded = include_str!("../../../docs/runs/default/config.toml");
+    let sections = ["learner.", "actor.", "evaluation.", "imitation."];
+    assert_recorded(recorded, &resolve(&[]).unwrap(), &sections);
+}
+
 /// docs/pretraining.md gives this preset for the results of these trainings.
 #[test]
 fn the_preset_of_the_base_policy_has_the_settings_of_the_recorded_trainings() {
