@@ -90,8 +90,8 @@ pub(super) fn off_policy_mask(input: &LossInput<'_>, settings: &LossSettings) ->
 /// Returns 1 for the tokens in the top `top_quantile` by entropy, else 0.
 ///
 /// The threshold is the linearly interpolated quantile over these tokens, those of one micro-batch,
-/// with the roundings of `torch.quantile` in f32 (torch 2.15), as in TRL: whether a token exactly at
-/// the threshold counts depends on them.
+/// with the roundings of `torch.quantile` in f32 (torch 2.15), as in TRL: whether a token exactly
+/// at the threshold counts depends on them.
 pub(super) fn entropy_mask(entropies: &[f64], top_quantile: f64) -> Vec<f64> {
     if top_quantile >= 1.0 || entropies.is_empty() {
         return vec![1.0; entropies.len()];
