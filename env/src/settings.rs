@@ -40,8 +40,9 @@ pub struct EnvSettings {
     pub reward_profile: RewardProfile,
     /// Penalty for each action after the end of an episode. `SQLEnv`'s adapter takes 0.1.
     pub post_episode_penalty: f64,
-    /// Whether the rows of an answered table must have the order of the gold SQL's result, where
-    /// the gold SQL ends in `ORDER BY`. Without it any order is right.
+    /// Whether the rows of an answered table must have the order of the gold rows, where the gold
+    /// SQL has an `ORDER BY` that is not in parentheses. Otherwise tables of up to 1,000 rows are
+    /// right in any order, as lists always are.
     pub ordered_tables: bool,
     /// Bytes of an action's argument. A longer one is an error observation. This bounds answers;
     /// `sql.statement_bytes` bounds SQL.

@@ -490,7 +490,7 @@ mod tests {
             prop_assert_eq!(verdict(&quoted, AnswerType::String), !gold.trim().is_empty());
         }
 
-        /// Row order and list order never matter; a changed integer always does.
+        /// Without a gold order, the order of rows and lists never matters; a changed integer does.
         #[test]
         fn order_is_free(
             rows in proptest::collection::vec((0..50_i64, "[a-z]{1,3}"), 1..8),

@@ -192,7 +192,8 @@ fn through_the_kernel(micro: &mut Micro<'_>, logits: &[f32]) -> Vec<f64> {
 fn check_micro_batch(micro: &Micro<'_>, tolerance: f64) {
     let (id, got) = (&micro.case["id"], micro.loss());
     let want = micro.expected["loss"].as_f64().unwrap();
-    // The terms of the loss nearly cancel, since the advantages of a group do.
+    // The terms of the loss nearly cancel, since the advantages of a group do. With rounded
+    // log-probabilities a small loss is thus checked by its gradients alone.
     let gradient = matrix(&micro.expected["grad_per_token_logps"]).unwrap();
     let scale: f64 = gradient.iter().flatten().map(|g| g.abs()).sum();
     assert!(

@@ -181,8 +181,9 @@ fn footer(records: &RunRecords) -> Markup {
             }
             p {
                 "The numbers come from metrics.jsonl and evaluations.jsonl"
-                @if !records.transcripts.is_empty() { ", and the episodes from transcripts.jsonl," }
-                " in the folder of this page."
+                " in the folder of this page"
+                @if !records.transcripts.is_empty() { ", and those of episodes from transcripts.jsonl" }
+                "."
             }
         }
     }
