@@ -37,14 +37,28 @@ pub enum ActorError {
     Engine(String),
 }
 
-/// Describes a failed call. A status that may pass says nothing about the call, so the remedy is to
-/// look at the service.
+/// Describes a failed call and what to do about it.
 fn call_text(call: &str, status: &tonic::Status) -> String {
-    let remedy = match may_pass(status) {
-        true => "; check that the service runs and is reachable",
-        false => "",
-    };
+    let remedy = remedy(call, status);
     format!("{call} failed: {}{remedy}", status_text(status))
+}
+
+/// Returns what to do about a failed call, if that is clear. A status that may pass says nothing
+/// about the call, so the remedy is to look at the service. A server without the method, or without
+/// gRPC, is another one than the caller meant.
+fn remedy(call: &str, status: &tonic::Status) -> &'static str {
+    if may_pass(status) {
+        return "; check that the service runs and is reachable";
+    }
+    match (status.code(), call.split('.').next()) {
+        (tonic::Code::Unimplemented, Some("Env")) => {
+            "; check that --env is the address of an env-node"
+        }
+        (tonic::Code::Unimplemented, Some("Learner")) => {
+            "; check that --learner is the address of a learner"
+        }
+        _ => "",
+    }
 }
 
 impl ActorError {
@@ -120,6 +134,35 @@ mod tests {
             let error = ActorError::call(call, status);
             assert_eq!(error.is_refused_caller(), is_refused, "{call}: {reason}");
             assert_eq!(error.is_rejected_token(), !is_refused, "{call}: {reason}");
+        }
+    }
+
+    /// The first message is that of tonic for another service, the second one that for a port of
+    /// metrics.
+    #[test]
+    fn a_wrong_address_is_named_by_its_flag() {
+        let other_service = Status::unimplemented("");
+        let metrics = Status::unimplemented("mapped from HTTP status code 404");
+        for (call, status, text) in [
+            (
+                "Env.Info",
+                other_service,
+                "Env.Info failed: Operation is not implemented or not supported; check that --env \
+                 is the address of an env-node",
+            ),
+            (
+                "Learner.Join",
+                metrics,
+                "Learner.Join failed: mapped from HTTP status code 404; check that --learner is \
+                 the address of a learner",
+            ),
+            (
+                "Env.Step",
+                Status::data_loss("another observation"),
+                "Env.Step failed: another observation",
+            ),
+        ] {
+            assert_eq!(ActorError::call(call, status).to_string(), text);
         }
     }
 

@@ -168,6 +168,9 @@ pub enum LearnerError {
     /// The run is being stopped in the middle of a step, which a resumed run makes again.
     #[error("stopped in the middle of a step; resume the run")]
     Stopped,
+    /// For a rank: it was to end before it took part in a step. Remedy: none.
+    #[error("stopped before this rank took part in the run")]
+    NotJoined,
     /// Another rank is gone, is silent or breaks the protocol. Remedy: see its log, then start all
     /// ranks again; the run resumes.
     #[error(

@@ -6,7 +6,10 @@
 use std::{error::Error as _, iter::successors, path::PathBuf, time::Duration};
 
 use tonic::{
-    codegen::http::{HeaderValue, Uri, uri::InvalidUri},
+    codegen::http::{
+        HeaderValue, Uri,
+        uri::{Authority, InvalidUri},
+    },
     transport::{Channel, Endpoint},
 };
 
@@ -17,7 +20,7 @@ use crate::{
 /// An address or a file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// The address is not an HTTP URL with a host.
+    /// The address is not an HTTP URL of a host and a port alone.
     #[error(
         "cannot use address {address:?}: {reason}; give it as http://HOST:PORT or https://HOST:PORT"
     )]
@@ -146,8 +149,9 @@ pub(crate) fn open(address: &Uri, files: &CredentialFiles) -> Result<Channel, Tr
         .connect_lazy())
 }
 
-/// Parses an HTTP URL with a host. tonic accepts an address without either and fails at each call
-/// instead.
+/// Parses an HTTP URL of a host and a port alone. tonic accepts an address without a scheme or a
+/// host and fails at each call instead. It drops a path and a query, and calls port 80 or 443 in
+/// place of a port that is out of range.
 fn http_uri(address: &str) -> Result<Uri, String> {
     let uri: Uri = address
         .parse()
@@ -159,6 +163,13 @@ fn http_uri(address: &str) -> Result<Uri, String> {
     }
     if uri.host().is_none_or(str::is_empty) {
         return Err("it has no host".to_owned());
+    }
+    if uri.port().is_none() && uri.authority().map(Authority::as_str) != uri.host() {
+        return Err("its port is not a number up to 65535".to_owned());
+    }
+    // A fragment is no part of `uri`.
+    if uri.path() != "/" || address.contains(['?', '#']) {
+        return Err("it has a path, a query or a fragment, which would not be sent".to_owned());
     }
     Ok(uri)
 }

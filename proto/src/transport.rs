@@ -59,8 +59,8 @@ impl Transport {
     /// are read again. Both happen at most every five seconds.
     ///
     /// # Errors
-    /// An address is not an HTTP URL with a host, or it has a password; or a file of `credentials`
-    /// cannot be used.
+    /// An address is not an HTTP URL of a host and a port alone, or it has a password; or a file of
+    /// `credentials` cannot be used.
     pub fn dial_with(addresses: &str, credentials: &Credentials) -> Result<Self, TransportError> {
         let channels = dial::channels(addresses, credentials)?;
         let endpoints = Endpoints::of(&channels);

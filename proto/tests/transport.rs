@@ -115,6 +115,10 @@ async fn an_address_names_a_host_by_http() {
         ("/run/env.sock", "no scheme"),
         ("ftp://localhost:9", "its scheme is ftp"),
         ("http://:9", "no host"),
+        ("http://localhost:99999", "its port"),
+        ("http://localhost:9/web", "a path"),
+        ("http://localhost:9?x=1", "a query"),
+        ("http://localhost:9/#/play", "a fragment"),
     ] {
         let message = Transport::dial(address).unwrap_err().to_string();
         assert!(

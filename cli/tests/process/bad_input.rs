@@ -78,6 +78,10 @@ fn wrong_words() {
         ],
         &["--env", "http://HOST:PORT"],
     );
+    check(
+        &["play", "--env", "http://127.0.0.1:1"],
+        &["Connection refused", "check the address (http or https)"],
+    );
 }
 
 #[test]

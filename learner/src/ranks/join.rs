@@ -66,7 +66,7 @@ pub struct RankOptions {
 ///
 /// # Errors
 /// The learner refuses this rank or cannot be reached for longer than the rank's timeout, or the
-/// rank cannot compute its share. [`LearnerError::Stopped`]: the rank was to end.
+/// rank cannot compute its share. [`LearnerError::NotJoined`]: the rank was to end.
 pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
     let client = client.max_decoding_message_size(MAX_MESSAGE_BYTES);
     let mut last_contact = now();
@@ -74,7 +74,7 @@ pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
     let mut reminder = WaitReminder::new(last_contact, REMIND, REMIND);
     loop {
         if options.stopping.is_cancelled() {
-            return Err(LearnerError::Stopped);
+            return Err(LearnerError::NotJoined);
         }
         let fault = match attempt(client.clone(), &options, &mut last_contact).await {
             Err(fault @ (LearnerError::LeaderAway(_) | LearnerError::RunFull(_))) => fault,
@@ -106,7 +106,7 @@ async fn attempt(
     let _ = sender.send(TrainRequest { part }).await;
     let stopping = &options.stopping;
     let answer = stopping.run_until_cancelled(client.train(ReceiverStream::new(outgoing)));
-    let answer = answer.await.ok_or(LearnerError::Stopped)?;
+    let answer = answer.await.ok_or(LearnerError::NotJoined)?;
     let incoming = answer.map_err(|status| refused(&status))?.into_inner();
     tracing::info!("joined");
     let leader = LeaderConnection::new(sender, Box::pin(incoming), Handle::current());
@@ -120,7 +120,7 @@ async fn attempt(
     metrics::rank_joined(true);
     let ended = tokio::select! {
         ended = ended => ended,
-        () = stopped_before(stopping, &has_begun) => Ok(Err(LearnerError::Stopped)),
+        () = stopped_before(stopping, &has_begun) => Ok(Err(LearnerError::NotJoined)),
     };
     metrics::rank_joined(false);
     *last_contact = now();
@@ -140,10 +140,13 @@ async fn stopped_before(stopping: &CancellationToken, has_begun: &AtomicBool) {
 fn refused(status: &Status) -> LearnerError {
     let reason = status_text(status);
     match status.code() {
-        Code::FailedPrecondition
-        | Code::InvalidArgument
-        | Code::Unimplemented
-        | Code::Unauthenticated => LearnerError::Leader(format!("refuses this rank: {reason}")),
+        Code::FailedPrecondition | Code::InvalidArgument | Code::Unauthenticated => {
+            LearnerError::Leader(format!("refuses this rank: {reason}"))
+        }
+        // An env-node, and a port of metrics, answer by this code.
+        Code::Unimplemented => LearnerError::Leader(format!(
+            "does not serve ranks: {reason}; check that --learner is the address of a learner"
+        )),
         Code::ResourceExhausted => LearnerError::RunFull(reason),
         _ => LearnerError::LeaderAway(format!("cannot be joined: {reason}")),
     }
@@ -297,6 +300,12 @@ mod tests {
         let first = said.recv().await.unwrap().part;
         assert_eq!(first, Some(train_request::Part::Fault(fault.to_string())));
         fault.to_string()
+    }
+
+    #[test]
+    fn an_address_of_another_service_is_named_by_its_flag() {
+        let fault = refused(&Status::unimplemented("")).to_string();
+        assert!(fault.contains("check that --learner"), "{fault}");
     }
 
     #[tokio::test]

@@ -448,7 +448,12 @@ async fn a_learner_that_stays_away_is_given_up() {
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = format!("http://{}", nobody.local_addr().unwrap());
     let client = RanksClient::new(Transport::dial(&address).unwrap());
-    let fault = join(client, options(Duration::from_secs(1))).await;
+    let fault = join(client.clone(), options(Duration::from_secs(1))).await;
     let fault = fault.unwrap_err().to_string();
     assert!(fault.starts_with("the learner cannot be joined"), "{fault}");
+
+    let waiting = options(TIMEOUT);
+    waiting.stopping.cancel();
+    let fault = join(client, waiting).await.unwrap_err().to_string();
+    assert_eq!(fault, "stopped before this rank took part in the run");
 }
