@@ -125,7 +125,8 @@ fn is_full_disk(error: &anyhow::Error) -> bool {
     let mut causes = error
         .chain()
         .filter_map(|it| it.downcast_ref::<io::Error>());
-    causes.any(|cause| cause.kind() == io::ErrorKind::StorageFull)
+    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+    causes.any(|cause| full.contains(&cause.kind()))
 }
 
 /// Refuses settings of a run over several processes.
@@ -257,5 +258,29 @@ impl Stages<'_> {
         // Also after a kill between the two.
         remove_checkpoints(&checkpoints, &warm_start::TITLES);
         Ok(warm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use learner::LearnerError;
+    use policy::PolicyError;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_a_model_has_filled_is_recognised() {
+        for (kind, is_full) in [
+            (io::ErrorKind::StorageFull, true),
+            (io::ErrorKind::QuotaExceeded, true),
+            (io::ErrorKind::NotFound, false),
+        ] {
+            let unwritable = PolicyError::Unwritable {
+                path: "model.safetensors".into(),
+                source: kind.into(),
+            };
+            let error = anyhow::Error::new(LearnerError::from(unwritable));
+            assert_eq!(is_full_disk(&error), is_full, "{error}");
+        }
     }
 }

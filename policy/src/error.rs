@@ -3,6 +3,7 @@
 //! Invariant: every message names the file, field or tensor at fault and says what is expected
 //! instead.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// An error of opening, running or saving a policy.
@@ -15,6 +16,15 @@ pub enum PolicyError {
         path: PathBuf,
         /// What is wrong with the file, and what is needed.
         reason: String,
+    },
+    /// A file or folder cannot be written. Remedy: check the path, its permissions and the room on
+    /// the disk.
+    #[error("{path}: cannot be written: {source}{}", remedy(source), path = path.display())]
+    Unwritable {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
     },
     /// A setting has an unsupported value. The remedy is to change the named field.
     #[error("{field}: {reason}")]
@@ -59,6 +69,14 @@ impl PolicyError {
         }
     }
 
+    /// Returns a function that builds a [`PolicyError::Unwritable`].
+    pub(crate) fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Unwritable {
+            path: path.to_path_buf(),
+            source,
+        }
+    }
+
     /// Builds a [`PolicyError::Setting`].
     pub fn setting(field: impl ToString, reason: impl ToString) -> Self {
         Self::Setting {
@@ -76,5 +94,32 @@ impl PolicyError {
     }
 }
 
+/// Returns what to do about a failure of the disk, if that is clear.
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free space on this disk",
+        _ => "",
+    }
+}
+
 /// The result type of this crate.
 pub type Result<T, E = PolicyError> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_has_a_remedy() {
+        let failed = |kind: io::ErrorKind| {
+            let failed = PolicyError::unwritable(Path::new("file"))(kind.into());
+            failed.to_string()
+        };
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let full = failed(kind);
+            assert!(full.starts_with("file: cannot be written: "), "{full}");
+            assert!(full.ends_with("; free space on this disk"), "{full}");
+        }
+        assert!(!failed(io::ErrorKind::NotFound).contains("space"));
+    }
+}

@@ -144,7 +144,7 @@ impl Model {
         let made = durable::remove_folder(&temporary)
             .and_then(|()| fs::create_dir_all(&temporary))
             .and_then(|()| durable::remove_folder(&temporary));
-        made.map_err(|error| PolicyError::file(dir, format!("cannot be written: {error}")))
+        made.map_err(PolicyError::unwritable(dir))
     }
 
     fn check_free(dir: &Path) -> Result<()> {
@@ -197,20 +197,29 @@ impl Model {
     /// A file cannot be written.
     pub fn replace(&self, dir: &Path) -> Result<()> {
         let temporary = beside(dir, "partial")?;
-        durable::remove_folder(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
-        fs::create_dir_all(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
+        durable::remove_folder(&temporary).map_err(PolicyError::unwritable(&temporary))?;
+        if let Err(error) = self.write_files(&temporary) {
+            // If it has filled the disk, its room is needed to go on. The first error is reported.
+            let _ = durable::remove_folder(&temporary);
+            return Err(error);
+        }
+        durable::replace_folder(dir, &temporary, &beside(dir, "old")?)
+            .map_err(PolicyError::unwritable(dir))
+    }
+
+    /// Writes all files into a new folder and waits until they are on the disk.
+    fn write_files(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder).map_err(PolicyError::unwritable(folder))?;
         let dtype = self.weights.dtype();
         for (name, content) in &self.files {
-            let path = temporary.join(name);
+            let path = folder.join(name);
             let content = match dtype {
                 Some(dtype) if name == CONFIG => model_files::with_dtype(content, dtype)?,
                 _ => Cow::Borrowed(content.as_slice()),
             };
-            durable::write(&path, &content).map_err(|error| PolicyError::file(&path, error))?;
+            durable::write(&path, &content).map_err(PolicyError::unwritable(&path))?;
         }
-        self.weights.save(&temporary)?;
-        durable::replace_folder(dir, &temporary, &beside(dir, "old")?)
-            .map_err(|error| PolicyError::file(dir, error))
+        self.weights.save(folder)
     }
 }
 

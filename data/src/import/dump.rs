@@ -148,7 +148,8 @@ fn run_statement(connection: &Connection, sql: &str) -> Result<(), String> {
             "the dump takes more SQLite instructions than its size allows".to_owned()
         }
         (Some(ErrorCode::DiskFull), _) => {
-            "the database becomes larger than the dump's size allows, or the disk is full"
+            "the disk of the output folder is full (free space on it), or the database becomes \
+             larger than the dump's size allows"
                 .to_owned()
         }
         (Some(ErrorCode::TooBig), _) => {

@@ -288,7 +288,7 @@ fn fill(
         .map_err(DataError::sqlite(made))?;
     let mut all = FilledTable::default();
     for spec in tables {
-        let filled = table::fill(&mut connection, spec).map_err(|error| match source.kind {
+        let filled = table::fill(&mut connection, made, spec).map_err(|error| match source.kind {
             SourceKind::CsvFolder => error,
             // The file is only needed while importing.
             _ => naming(&source.place)(error),

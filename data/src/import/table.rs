@@ -5,7 +5,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::Value as SqlValue;
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::{Connection, ErrorCode, params_from_iter};
 
 use super::column_type::{ColumnGuess, ColumnType};
 use super::csv_text::{CsvReader, CsvRecord, check_delimiter, check_different};
@@ -60,12 +60,13 @@ pub(crate) struct FilledTable {
     pub(crate) notes: Vec<String>,
 }
 
-/// Creates the table and inserts all rows of its file.
+/// Creates the table in the database at `made` and inserts all rows of its file.
 ///
 /// # Errors
-/// The error names file, line and column.
+/// The error names file, line and column, or `made` if that cannot be written.
 pub(crate) fn fill(
     connection: &mut Connection,
+    made: &Path,
     spec: &TableSpec,
 ) -> Result<FilledTable, DataError> {
     let mut rows = CsvRows::open(spec)?;
@@ -76,10 +77,14 @@ pub(crate) fn fill(
         cells.for_each(|(guess, cell)| guess.see(cell, record.line));
     }
     let types = column_types(spec, &names, &guesses)?;
-    let failed = |error: rusqlite::Error| {
-        let problem = format!("table `{}`: {error}; rename or correct it", spec.name);
+    let refused = |error: rusqlite::Error, line: &str, remedy: &str| {
+        if is_of_disk(&error) {
+            return DataError::sqlite(made)(error);
+        }
+        let problem = format!("{line}table `{}`: {error}{remedy}", spec.name);
         DataError::format(&spec.csv, problem)
     };
+    let failed = |error: rusqlite::Error| refused(error, "", "; rename or correct it");
     let transaction = connection.transaction().map_err(failed)?;
     transaction
         .execute_batch(&create(spec, &names, &types))
@@ -93,10 +98,8 @@ pub(crate) fn fill(
         let line = record.line;
         let values = values(&spec.name, record, &names, &types, &mut lost_numbers)
             .map_err(|problem| DataError::format(&spec.csv, problem))?;
-        insert.execute(params_from_iter(values)).map_err(|error| {
-            let problem = format!("line {line}: table `{}`: {error}", spec.name);
-            DataError::format(&spec.csv, problem)
-        })?;
+        let inserted = insert.execute(params_from_iter(values));
+        inserted.map_err(|error| refused(error, &format!("line {line}: "), ""))?;
     }
     drop(insert);
     transaction.commit().map_err(failed)?;
@@ -104,6 +107,14 @@ pub(crate) fn fill(
         lost_numbers,
         notes: notes(spec, &names, &guesses),
     })
+}
+
+/// Whether an error is about the disk of the new database and not about the rows.
+fn is_of_disk(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure)
+    )
 }
 
 /// Returns a note for each column whose type was inferred and that is text although most of its
@@ -302,4 +313,34 @@ pub(crate) fn check_names<'a>(
         seen.push(name);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_an_error_of_the_new_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let csv = dir.path().join("shop.csv");
+        std::fs::write(&csv, format!("name\n{}", "cup\n".repeat(10_000))).unwrap();
+        let spec = TableSpec {
+            name: "shop".to_owned(),
+            csv,
+            delimiter: b',',
+            columns: None,
+            primary_key: Vec::new(),
+            foreign_keys: Vec::new(),
+        };
+        let mut connection = Connection::open_in_memory().unwrap();
+        // SQLite fails at its own limit as it does on a full disk.
+        let limit = "PRAGMA page_size = 4096; PRAGMA max_page_count = 8";
+        connection.execute_batch(limit).unwrap();
+        let filled = fill(&mut connection, Path::new("out/new.sqlite"), &spec);
+        let error = filled.unwrap_err().to_string();
+        assert!(
+            error.starts_with("out/new.sqlite: SQLite: ") && error.contains("free space"),
+            "{error}"
+        );
+    }
 }

@@ -128,12 +128,12 @@ impl Weights {
     /// whole folders.
     ///
     /// # Errors
-    /// [`PolicyError::File`] names the file that cannot be written.
+    /// [`PolicyError::Unwritable`] names the file that cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         durable::write(&path, &self.to_bytes()?)
             .and_then(|()| durable::sync(dir))
-            .map_err(|error| PolicyError::file(&path, error))
+            .map_err(PolicyError::unwritable(&path))
     }
 
     /// Draws random weights for training from scratch: norms 1, biases 0, the embedding with a

@@ -262,6 +262,22 @@ fn a_folder_that_cannot_be_written_is_found_before_the_work() {
 }
 
 #[test]
+fn a_model_that_cannot_be_written_leaves_nothing_on_the_disk() {
+    let place = tempfile::tempdir().unwrap();
+    let mut model = embedded::model(7).unwrap();
+    // The file before it cannot be a folder.
+    let below_a_file = "config.json/part".to_owned();
+    model.files.push((below_a_file, Vec::new()));
+    let saved = model.save(&place.path().join("model"));
+    let error = saved.unwrap_err().to_string();
+    assert!(
+        error.contains("config.json/part: cannot be written: "),
+        "{error}"
+    );
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn weights_of_another_shape_are_refused() {
     let mut files = embedded::files();
     let weights = Weights::random(&embedded::model(0).unwrap().config, 0).unwrap();

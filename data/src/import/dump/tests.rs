@@ -115,7 +115,10 @@ fn what_a_dump_may_take_is_bounded_by_its_size() {
     let pages = "INSERT INTO t VALUES (printf('%60000d', 1));".repeat(1_300);
     assert_refused(&[
         (steps.as_str(), "more SQLite instructions"),
-        (pages.as_str(), "larger than the dump's size"),
+        (
+            pages.as_str(),
+            "free space on it), or the database becomes larger",
+        ),
         (
             "INSERT INTO t VALUES (printf('%1000000d', 1))",
             "longer than the dump's size",
