@@ -44,6 +44,7 @@ fn run_to_end<T>(command: impl Future<Output = T>) -> Result<T> {
 }
 
 async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
+    shutdown::survive_large_files().context("cannot listen for signals")?;
     let shutdown =
         shutdown::token(shutdown_message(&command)).context("cannot listen for signals")?;
     match command {

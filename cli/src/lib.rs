@@ -82,7 +82,8 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Returns an error and its causes. A cause that a message names already is not repeated.
+/// Returns an error and its causes, and the remedy if a limit of the process is one. A cause that a
+/// message names already is not repeated.
 fn with_causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -92,7 +93,25 @@ fn with_causes(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    text
+    text + limit_remedy(error)
+}
+
+/// `EMFILE`, the same on Linux, macOS and the BSDs.
+const NO_MORE_FILES: i32 = 24;
+
+/// Returns what to do about an error whose cause is a limit of the process.
+fn limit_remedy(error: &anyhow::Error) -> &'static str {
+    let mut causes = error
+        .chain()
+        .filter_map(|it| it.downcast_ref::<io::Error>());
+    let remedy = |cause: &io::Error| match (cause.raw_os_error(), cause.kind()) {
+        (Some(NO_MORE_FILES), _) => Some("; raise the limit of open files (ulimit -n)"),
+        (_, io::ErrorKind::FileTooLarge) => {
+            Some("; raise the limit of a file's size (ulimit -f), or use another file system")
+        }
+        _ => None,
+    };
+    causes.find_map(remedy).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -117,5 +136,16 @@ mod tests {
         assert_eq!(text, "in stage 1: cannot write a/b: no space left");
         let plain = anyhow::Error::new(full()).context("cannot write c");
         assert_eq!(with_causes(&plain), "cannot write c: no space left");
+    }
+
+    #[test]
+    fn a_limit_of_the_process_has_a_remedy() {
+        for (source, limit) in [
+            (io::Error::from_raw_os_error(NO_MORE_FILES), "ulimit -n"),
+            (io::ErrorKind::FileTooLarge.into(), "ulimit -f"),
+        ] {
+            let text = with_causes(&anyhow::Error::new(source).context("cannot write a"));
+            assert!(text.contains(limit), "{text}");
+        }
     }
 }

@@ -65,8 +65,8 @@ pub(crate) async fn env_node(
     Ok(())
 }
 
-/// Raises the soft limit of open files to the hard limit, and reduces the limits of the role to
-/// fit by `fit`, which says what it reduced.
+/// Raises the soft limit of open files to the hard limit, and reduces the limits of the role, or of
+/// the environment in this process, to fit by `fit`, which says what it reduced.
 pub(crate) fn fit_open_files(fit: impl FnOnce(u64) -> Option<String>, progress: &Progress) {
     let message = match rlimit::increase_nofile_limit(rlimit::INFINITY) {
         Ok(limit) => fit(limit),

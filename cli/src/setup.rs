@@ -11,7 +11,7 @@ use env_node::{EnvNode, EnvNodeSettings};
 use learner::{LearnerConfig, LearnerError};
 use policy::{DecoderConfig, Model, Placement, random::derive_seed};
 use proto::{
-    Credentials, EnvClient, Transport, TransportError, env_client,
+    Credentials, EnvClient, Transport, TransportError, env_client, status_text,
     v1::{ListQuestionsRequest, Question},
 };
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,7 @@ use crate::{
     args::{EnvCredentials, LearnerCredentials, OWN_DATA_DIR},
     config::{DataConfig, ModelConfig, RunConfig, WrongSettings},
     progress::Progress,
+    roles::fit_open_files,
     shutdown::read_unless_interrupted,
 };
 
@@ -41,7 +42,7 @@ impl Setup {
     pub(crate) fn open(config: &RunConfig, progress: &Progress) -> Result<Self> {
         let dataset = open_dataset(&config.data, progress)?;
         report_left_out(&dataset, progress);
-        Self::of_dataset(dataset, config).context("in [env] or [env_node]")
+        Self::of_dataset(dataset, config, progress).context("in [env] or [env_node]")
     }
 
     /// Opens the data, starts the environment, and opens the policy to start from. A signal ends
@@ -62,9 +63,16 @@ impl Setup {
     }
 
     /// Starts the environment on data that is open.
-    pub(crate) fn of_dataset(dataset: Dataset, config: &RunConfig) -> Result<Self> {
+    pub(crate) fn of_dataset(
+        dataset: Dataset,
+        config: &RunConfig,
+        progress: &Progress,
+    ) -> Result<Self> {
         let solutions = Arc::new(dataset.questions.iter().collect());
-        let environment = open_environment(dataset.clone(), config.env.clone())?;
+        let (mut settings, databases) = (config.env.clone(), dataset.databases.len());
+        let fit = |limit| env_node::fit_databases(&mut settings, limit, databases);
+        fit_open_files(fit, progress);
+        let environment = open_environment(dataset.clone(), settings)?;
         let data_sha256 = environment.data_sha256().to_owned();
         let node = open_node(environment, config.env_node.clone())?;
         Ok(Self {
@@ -158,13 +166,13 @@ pub(crate) async fn dial_serving_env(
         let remedy = match status.code() {
             Code::Unauthenticated => "give its token by --env-token-file FILE",
             _ => {
-                "start one with `sqlenv env-node`, or leave out --env to use one in this \
-                  process"
+                "check the address (http or https), start one with `sqlenv env-node`, or leave out \
+                 --env to use one in this process"
             }
         };
         anyhow!(
             "--env {address}: no env-node serves this client ({}); {remedy}",
-            status.message()
+            status_text(&status)
         )
     })?;
     Ok(env)

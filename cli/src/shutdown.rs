@@ -81,6 +81,16 @@ pub(crate) fn token(message: Option<&'static str>) -> std::io::Result<Cancellati
     Ok(token)
 }
 
+/// `SIGXFSZ`, the same on Linux, macOS and the BSDs.
+const FILE_TOO_LARGE: i32 = 25;
+
+/// Lets a write beyond the limit of a file's size (`ulimit -f`) fail, so that its error names the
+/// file. Without a handler the signal ends the process without a word. Must be called inside a
+/// runtime, whose handlers stay.
+pub(crate) fn survive_large_files() -> std::io::Result<()> {
+    signal(SignalKind::from_raw(FILE_TOO_LARGE)).map(drop)
+}
+
 fn print_line(line: &str) {
     // A closed stderr must not keep the signal from taking effect.
     let _ = writeln!(std::io::stderr(), "{line}");

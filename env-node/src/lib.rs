@@ -21,7 +21,7 @@ mod wire;
 
 pub use error::SettingError;
 pub use node::EnvNode;
-pub use open_files::fit_open_files;
+pub use open_files::{fit_databases, fit_open_files};
 pub use openenv::{Mode, OpenEnvConfig};
 pub use serve::{Server, ServerConfig};
 pub use settings::EnvNodeSettings;

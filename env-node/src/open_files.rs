@@ -2,7 +2,8 @@
 //! keeps.
 //!
 //! Invariant: a node that fits into its limit refuses connections by itself, at once, and can open
-//! its databases. A node that runs into the limit can do neither. The caller supplies the limit.
+//! its databases. A node that runs into the limit can do neither. An environment within another
+//! program, which takes no connections, fits its databases alone. The caller supplies the limit.
 
 use env::EnvSettings;
 
@@ -41,9 +42,43 @@ pub fn fit_open_files(
     ))
 }
 
+/// Lowers `connections_per_thread` until an environment of that many databases, which no server
+/// shares the process with, opens no more than `limit` files. Returns what was lowered, and the
+/// remedy, if it was.
+pub fn fit_databases(env: &mut EnvSettings, limit: u64, databases: usize) -> Option<String> {
+    let threads = LANES * env.threads_per_lane();
+    let kept = env.connections_per_thread.min(databases);
+    let wanted = OTHER_FILES + threads * kept;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    if wanted <= limit {
+        return None;
+    }
+    let kept = (limit.saturating_sub(OTHER_FILES) / threads).max(1);
+    env.connections_per_thread = kept;
+    Some(format!(
+        "this process may open {limit} files: the environment keeps {kept} databases open per \
+         thread; for all that is set, allow it {wanted} (ulimit -n)"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_environment_without_a_server_leaves_files_to_its_process() {
+        // 64 files and those of 4 threads with 30 databases each.
+        for (limit, kept) in [(184, 160), (183, 29), (64, 1), (0, 1)] {
+            let mut env = EnvSettings {
+                sql_threads: 2,
+                ..EnvSettings::default()
+            };
+            let told = fit_databases(&mut env, limit, 30);
+            assert_eq!(env.connections_per_thread, kept, "{limit}");
+            assert_eq!(told.is_none(), limit >= 184, "{told:?}");
+            assert!(told.is_none_or(|told| told.contains("allow it 184 (ulimit -n)")));
+        }
+    }
 
     #[test]
     fn a_low_limit_is_shared_and_told() {

@@ -83,8 +83,8 @@ pub enum EnvError {
     /// The episode token is refused.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Too many queries wait, or too many files are open. Remedy: retry after a pause, add nodes,
-    /// or raise `sql_threads`, `sql_queue` or what the message names.
+    /// Too many queries wait, too many files are open, or no thread can be started. Remedy: retry
+    /// after a pause, add nodes, or raise `sql_threads`, `sql_queue` or what the message names.
     #[error("env-node is overloaded: {problem}; retry after a pause")]
     Overloaded {
         /// What has run out.

@@ -117,8 +117,11 @@ impl Lane {
             thread::Builder::new()
                 .name(format!("env-sql-{}-{index}", budget.name()))
                 .spawn(move || work(&queue, connections))
-                .map_err(|error| {
-                    EnvError::Internal(format!("cannot start an SQL thread: {error}"))
+                .map_err(|error| EnvError::Overloaded {
+                    problem: format!(
+                        "cannot start an SQL thread: {error}; lower sql_threads, or raise the \
+                         limits of threads and memory (ulimit -u, ulimit -v)"
+                    ),
                 })?;
         }
         metrics::lane_opened(budget, threads, settings.sql_queue);
@@ -231,7 +234,14 @@ impl Connections {
             }
             self.open.pop_front();
         }
-        let opened = OpenDatabase::open(database, &self.limits, self.budget)?;
+        let open = || OpenDatabase::open(database, &self.limits, self.budget);
+        let mut opened = open();
+        // No file was left. The databases that were used longest ago give theirs back.
+        if matches!(opened, Err(EnvError::Overloaded { .. })) && !self.open.is_empty() {
+            self.open.truncate(self.open.len() / 2);
+            opened = open();
+        }
+        let opened = opened?;
         self.open.truncate(self.capacity - 1);
         self.open.push_front(opened);
         Ok(&self.open[0])

@@ -9,10 +9,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use data::{CheckReport, Dataset, LeftOut};
-use env::{EnvSettings, Environment};
+use env::{EnvError, EnvSettings, Environment};
 
 use crate::{args::data_dir, out_file, stdout};
 
@@ -45,7 +45,7 @@ pub(crate) fn check(args: &DataFolderArgs) -> Result<()> {
     check_left_out(args.left_out.as_deref())?;
     let mut report = data::check(&args.dir, args.databases.as_deref())?;
     write_left_out(args.left_out.as_deref(), &report.dataset.left_out)?;
-    let refusal = refusal_of_environment(undamaged(&report));
+    let refusal = refusal_of_environment(undamaged(&report))?;
     report.problems.extend(refusal);
     stdout::print(&report)?;
     fail_on(&args.dir, report.problems.len())
@@ -154,9 +154,22 @@ pub(crate) fn write_left_out(file: Option<&Path>, left_out: &[LeftOut]) -> Resul
 
 /// Returns why the environment would not serve the data, if so. It has limits of its own, such as
 /// one on views whose rows take too long to count.
-pub(crate) fn refusal_of_environment(dataset: Dataset) -> Option<String> {
+///
+/// # Errors
+/// The environment cannot be opened for another reason than the data.
+pub(crate) fn refusal_of_environment(dataset: Dataset) -> Result<Option<String>> {
     let opened = Environment::open(dataset, EnvSettings::default());
-    opened.err().map(|error| error.to_string())
+    opened.err().map(refusal).transpose()
+}
+
+/// Returns what an error says of the data. A shortage of the machine says nothing of them.
+fn refusal(error: EnvError) -> Result<String> {
+    match error {
+        EnvError::Database { .. } | EnvError::ChangedDatabase { .. } | EnvError::Dataset { .. } => {
+            Ok(error.to_string())
+        }
+        _ => Err(error).context("cannot check whether the environment serves the data"),
+    }
 }
 
 fn fail_on(dir: &Path, problems: usize) -> Result<()> {
@@ -171,4 +184,17 @@ fn fail_on(dir: &Path, problems: usize) -> Result<()> {
         "{} does not pass ({problems} problems); {remedy}",
         dir.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_of_the_machine_is_no_fault_of_the_data() {
+        let (dataset, reason) = ("a".to_owned(), "has no database".to_owned());
+        assert!(refusal(EnvError::Dataset { dataset, reason }).is_ok());
+        let problem = "cannot start an SQL thread".to_owned();
+        assert!(refusal(EnvError::Overloaded { problem }).is_err());
+    }
 }

@@ -73,7 +73,7 @@ pub(crate) fn import(args: &DataImportArgs, progress: &Progress) -> Result<()> {
     } else {
         stdout::print(data::stats(&dataset))?;
     }
-    if let Some(refusal) = refusal_of_environment(dataset) {
+    if let Some(refusal) = refusal_of_environment(dataset)? {
         bail!(
             "{} is imported, but agents cannot use it: {refusal}",
             args.out.display()

@@ -50,7 +50,7 @@ pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
 async fn ask(args: &PlayArgs, config: &RunConfig, progress: &Progress) -> Result<Asked> {
     if let (Some(database), Some(question)) = (&args.database, &args.ask) {
         let dataset = own_question(database, question)?;
-        let setup = Setup::of_dataset(dataset, config)
+        let setup = Setup::of_dataset(dataset, config, progress)
             .with_context(|| format!("--database {} cannot be used", database.display()))?;
         warn_of_faults(&setup.dataset, database, progress)?;
         return Ok(Asked {
