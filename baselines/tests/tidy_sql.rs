@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     io::{Write as _, stderr},
+    ops::ControlFlow,
     path::Path,
     sync::Arc,
 };
@@ -80,8 +81,9 @@ fn generated_sql_is_tidy_already() {
         is_simple: false,
     };
     let (tidy, messy) = (dir.path().join("tidy"), dir.path().join("messy"));
-    build_procedural(&tidy, &wanted(0), &mut |_, _| {}).unwrap();
-    build_procedural(&messy, &wanted(100), &mut |_, _| {}).unwrap();
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    build_procedural(&tidy, &wanted(0), &mut go_on).unwrap();
+    build_procedural(&messy, &wanted(100), &mut go_on).unwrap();
     for folder in [&project, &tidy, &messy] {
         let dataset = Dataset::open(folder, None).unwrap();
         assert!(dataset.questions.len() > 200);

@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use learner::{Learner, RunArguments, RunStorage, ServerCredentials, TrainingQuestion};
 use policy::Model;
 use proto::{
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin::{self, Readiness},
     args::LearnerArgs,
-    config::{self, LearnerRole},
+    config::{self, LearnerRole, WrongSettings},
     live::LiveRun,
     model_folder::check_text_files,
     played_evaluation::PlayedEvaluations,
@@ -53,6 +53,7 @@ pub(crate) async fn learner(
     let opened = RunPlace::open(&args.run_dir, args.work_dir.as_deref());
     let mut place = unless_interrupted(&shutdown, opened).await??;
     let folder = RunFolder::create(place.folder())?;
+    check_is_of_learner(&folder, &args.run_dir)?;
     progress.print(&format!("reading the questions of --env {}", args.env));
     let profile = &config.learner.rollout.reward_profile;
     let questions = EnvQuestions::list(&env, args, profile, &shutdown).await?;
@@ -110,6 +111,24 @@ fn settings(args: &LearnerArgs) -> Result<LearnerRole> {
     demonstrations::check_data_is_read(args, &config)?;
     config.check_paths()?;
     Ok(config)
+}
+
+/// Refuses a run of `sqlenv train`: its rules and its other stages are unknown here, and its
+/// records and settings would be replaced.
+///
+/// # Errors
+/// [`WrongSettings`] if it is one; or a file cannot be used.
+fn check_is_of_learner(folder: &RunFolder, run_dir: &str) -> Result<()> {
+    // Only a run over several processes has an env-node, whose rules are recorded.
+    let is_of_learner = |info: RunInfo| info.environment.is_some();
+    ensure!(
+        folder.info()?.is_none_or(is_of_learner),
+        WrongSettings(anyhow!(
+            "{run_dir} is a run of `sqlenv train`; continue it by `sqlenv train --resume`, or \
+             choose another --run-dir"
+        ))
+    );
+    Ok(())
 }
 
 /// Checks that a run which is resumed goes on with its own data and settings. `Learner::open`

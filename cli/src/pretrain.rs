@@ -11,7 +11,7 @@ use std::{io::ErrorKind, ops::ControlFlow, path::Path, sync::Arc};
 use anyhow::{Context as _, Result, bail, ensure};
 use baselines::DemonstratorMix;
 use candle_core::{DType, Device};
-use data::{ProceduralData, WordShare};
+use data::{DataError, ProceduralData, WordShare};
 use learner::{
     checkpoint::{self, CHECKPOINTS},
     sft::{SftProgress, SftTrainer},
@@ -193,7 +193,7 @@ impl Pretraining<'_> {
         let stage = self
             .progress
             .stage("databases", wanted.databases as u64, "databases");
-        data::build_procedural(&dir, &wanted, &mut |done, _| stage.set(done as u64))?;
+        self.build(&dir, &wanted, |done| stage.set(done as u64))?;
         stage.finish("");
         let config = RunConfig {
             data: DataConfig {
@@ -344,13 +344,30 @@ impl Pretraining<'_> {
                 messy_percent,
                 is_simple: false,
             };
-            data::build_procedural(&dir, &wanted, &mut |_, _| {})
+            self.build(&dir, &wanted, |_| {})
                 .context("building the held-out databases")?;
         }
         Ok(DataConfig {
             dir: Some(dir),
             databases: None,
         })
+    }
+
+    /// Builds databases, and calls `show` with the number of those that are done. A signal stops
+    /// it after the database at hand.
+    fn build(&self, dir: &Path, wanted: &ProceduralData, show: impl Fn(usize)) -> Result<()> {
+        let built = data::build_procedural(dir, wanted, &mut |done, _| {
+            show(done);
+            match self.shutdown.is_cancelled() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        match built {
+            Ok(_) => Ok(()),
+            Err(DataError::Stopped) => bail!(Interrupted),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -6,18 +6,18 @@
 //! continue meanwhile.
 
 use std::{
-    fs::File,
     io::{BufWriter, Write},
+    path::Path,
 };
 
 use actor::{
     prompt::{openai_call, openai_messages, opening, tool_text},
     tool_call, tool_schemas,
 };
-use anyhow::{Context as _, Result};
-use learner::journal;
+use anyhow::{Context as _, Result, ensure};
+use learner::{LearnerError, checkpoint::CHECKPOINTS, journal};
 use policy::{Chat, ChatRole, Message};
-use proto::v1::{Observation, Segment, Trajectory, Turn};
+use proto::v1::{Observation, Segment, SubmitRequest, Trajectory, Turn};
 use serde_json::{Value, json};
 
 use crate::{args::TrajectoriesArgs, model_folder::newest_chat, out_file, stdout};
@@ -28,26 +28,61 @@ const MOST_SHOTS: usize = 3;
 
 /// Writes all trajectories.
 pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
-    args.out.as_deref().map_or(Ok(()), out_file::check)?;
+    if let Some(path) = &args.out {
+        check_is_not_read(path, &args.run_dir)?;
+        out_file::check(path)?;
+    }
     let chat = newest_chat(&args.run_dir)?.with_context(|| {
         format!(
             "{} has no checkpoint; give the folder of a run",
             args.run_dir.display()
         )
     })?;
-    let groups = journal::read(&args.run_dir)?;
-    let mut out: Box<dyn Write> = match &args.out {
-        Some(path) => {
-            let file =
-                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            Box::new(BufWriter::new(file))
-        }
-        None => Box::new(BufWriter::new(stdout::lock())),
+    let mut groups = journal::read(&args.run_dir)?.peekable();
+    // A damaged record ends a journal, which must not replace the output of a whole one.
+    ensure!(
+        groups.peek().is_some(),
+        "the journal in {} has no group that can be read, so nothing is written; wait for the \
+         first group, or restore the journal",
+        args.run_dir.display()
+    );
+    match &args.out {
+        Some(path) => out_file::replace(path, |out| write_lines(&chat, groups, out)),
+        None => write_lines(&chat, groups, &mut BufWriter::new(stdout::lock())),
+    }
+}
+
+/// Refuses an output among the files that are read.
+fn check_is_not_read(out: &Path, run_dir: &Path) -> Result<()> {
+    // A file that does not exist yet is known by its folder.
+    let folder = match out.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
     };
+    for name in ["journal", CHECKPOINTS] {
+        let Ok(read) = run_dir.join(name).canonicalize() else {
+            continue;
+        };
+        let is_in = |it: &Path| it.canonicalize().is_ok_and(|it| it.starts_with(&read));
+        ensure!(
+            !is_in(out) && !is_in(folder),
+            "{} is in {}, from which trajectories are read; choose another file",
+            out.display(),
+            read.display()
+        );
+    }
+    Ok(())
+}
+
+fn write_lines(
+    chat: &Chat,
+    groups: impl Iterator<Item = Result<SubmitRequest, LearnerError>>,
+    out: &mut dyn Write,
+) -> Result<()> {
     for group in groups {
         let group = group?;
         for trajectory in &group.trajectories {
-            let line = line(&chat, group.group_index, trajectory)?;
+            let line = line(chat, group.group_index, trajectory)?;
             writeln!(out, "{line}").context("cannot write the trajectories")?;
         }
     }
@@ -171,6 +206,8 @@ fn segment(segment: &Segment) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use actor::prompt::tool_message;
     use policy::ToolCall;
 
@@ -297,6 +334,31 @@ mod tests {
             let imitated = baselines::demonstration_of(&chat, &line).unwrap().unwrap();
             assert_eq!(imitated, trajectory.segments[0]);
         }
+    }
+
+    #[test]
+    fn files_that_are_read_are_not_written() {
+        let run = tempfile::tempdir().unwrap();
+        let error = |out: &str| {
+            let args = TrajectoriesArgs {
+                run_dir: run.path().to_owned(),
+                out: Some(run.path().join(out)),
+            };
+            write(&args).unwrap_err().to_string()
+        };
+        for name in ["journal/000001.bin", "checkpoints/step_1/state.json"] {
+            let file = run.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            for state in ["absent", "there"] {
+                let text = error(name);
+                assert!(text.contains("from which trajectories are read"), "{text}");
+                assert_eq!(file.exists(), state == "there");
+                fs::write(&file, "kept").unwrap();
+            }
+        }
+        // The checkpoint, which is damaged, is looked at next.
+        let text = error("trajectories.jsonl");
+        assert!(!text.contains("choose another file"), "{text}");
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub enum DataError {
         /// The cause. It is part of the message, so it is not a source as well.
         cause: rusqlite::Error,
     },
+    /// The caller stopped the work, and nothing was written.
+    #[error("stopped")]
+    Stopped,
 }
 
 /// Why a query has no result, or why the record with it cannot become a question.
@@ -108,14 +111,18 @@ fn io_remedy(cause: &std::io::Error) -> &'static str {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
             "; free space on this disk or choose another folder"
         }
+        std::io::ErrorKind::FileTooLarge => "; raise the limit of a file's size (ulimit -f)",
         _ => "",
     }
 }
 
 fn sqlite_remedy(cause: &rusqlite::Error) -> &'static str {
     match cause.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DiskFull | rusqlite::ErrorCode::SystemIoFailure) => {
-            "; free space on this disk or choose another folder"
+        Some(rusqlite::ErrorCode::DiskFull) => "; free space on this disk or choose another folder",
+        // SQLite does not say that a file may not grow.
+        Some(rusqlite::ErrorCode::SystemIoFailure) => {
+            "; free space on this disk, raise the limit of a file's size (ulimit -f), or choose \
+             another folder"
         }
         Some(rusqlite::ErrorCode::CannotOpen | rusqlite::ErrorCode::ReadOnly) => {
             "; choose a folder that you may use"

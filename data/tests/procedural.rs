@@ -6,9 +6,12 @@
 )]
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::Path;
 
-use data::{Dataset, ProceduralData, WordShare, build_procedural, check, sql_name::needs_quotes};
+use data::{
+    DataError, Dataset, ProceduralData, WordShare, build_procedural, check, sql_name::needs_quotes,
+};
 
 fn wanted(words: WordShare) -> ProceduralData {
     ProceduralData {
@@ -24,7 +27,7 @@ fn wanted(words: WordShare) -> ProceduralData {
 }
 
 fn built(dir: &Path, wanted: &ProceduralData) -> Dataset {
-    build_procedural(dir, wanted, &mut |_, _| {}).unwrap();
+    build_procedural(dir, wanted, &mut |_, _| ControlFlow::Continue(())).unwrap();
     Dataset::open(dir, None).unwrap()
 }
 
@@ -51,7 +54,8 @@ fn the_same_numbers_give_the_same_bytes_and_other_numbers_give_others() {
         ..wanted(WordShare::Training)
     };
     let manifest = |name: &str, wanted: &ProceduralData| {
-        build_procedural(&dir.path().join(name), wanted, &mut |_, _| {}).unwrap()
+        let mut go_on = |_, _| ControlFlow::Continue(());
+        build_procedural(&dir.path().join(name), wanted, &mut go_on).unwrap()
     };
     let first = manifest("a", &wanted);
     assert_eq!(first, manifest("b", &wanted));
@@ -71,6 +75,21 @@ fn the_same_numbers_give_the_same_bytes_and_other_numbers_give_others() {
     }
     let other = ProceduralData { seed: 8, ..wanted };
     assert_ne!(first.files, manifest("d", &other).files);
+}
+
+#[test]
+fn a_build_that_is_stopped_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut done = Vec::new();
+    let mut stop = |count, _| {
+        done.push(count);
+        ControlFlow::Break(())
+    };
+    let wanted = wanted(WordShare::Training);
+    let stopped = build_procedural(&dir.path().join("data"), &wanted, &mut stop);
+    assert!(matches!(stopped, Err(DataError::Stopped)), "{stopped:?}");
+    assert_eq!(done, [1]);
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
 }
 
 #[test]

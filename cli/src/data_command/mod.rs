@@ -5,7 +5,7 @@ mod check;
 mod draft;
 mod import;
 
-use std::{path::Path, sync::Arc};
+use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use anyhow::Result;
 use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
@@ -60,7 +60,10 @@ pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()>
                 is_simple: false,
             };
             let stage = progress.stage("building data", databases as u64, "databases");
-            data::build_procedural(&out, &wanted, &mut |done, _| stage.set(done as u64))?;
+            data::build_procedural(&out, &wanted, &mut |done, _| {
+                stage.set(done as u64);
+                ControlFlow::Continue(())
+            })?;
             stage.finish(&format!("in {}", out.display()));
             stdout::print(data::stats(&Dataset::open(&out, None)?))?;
         }

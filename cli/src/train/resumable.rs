@@ -4,12 +4,14 @@
 use std::{fs, io, path::Path};
 
 use anyhow::{Context as _, Result, bail};
+use learner::checkpoint::CHECKPOINTS;
 use report::SETTINGS;
 use serde_json::Value;
 
 use crate::pretrain::MODEL_FILES;
 
 const TRAIN: &str = "train";
+const RUN: &str = "run.json";
 
 /// Refuses a folder with settings that is not that of a run of `sqlenv train`.
 pub(super) fn check_is_of_train(folder: &Path) -> Result<()> {
@@ -18,6 +20,11 @@ pub(super) fn check_is_of_train(folder: &Path) -> Result<()> {
         Some(other) => bail!(
             "{} is a folder of `sqlenv {other}`; continue it by that command, or give another \
              --name",
+            folder.display()
+        ),
+        None if is_of_run(folder) => bail!(
+            "{} has no readable {RUN}, so the command that began the run is unknown; restore the \
+             file, continue a run of `sqlenv learner` by that command, or give another --name",
             folder.display()
         ),
         None => bail!(
@@ -32,15 +39,21 @@ fn command_of(folder: &Path) -> Option<&'static str> {
     if folder.join(MODEL_FILES).exists() {
         return Some("pretrain");
     }
-    match fs::read(folder.join("run.json")) {
+    match fs::read(folder.join(RUN)) {
         // Only a run over several processes has an env-node, whose rules are recorded.
         Ok(info) => {
-            let info: Value = serde_json::from_slice(&info).unwrap_or_default();
+            let info: Value = serde_json::from_slice(&info).ok()?;
             let is_train = info["environment"].is_null();
             Some(if is_train { TRAIN } else { "learner" })
         }
         Err(_) => has_only_settings(folder).then_some(TRAIN),
     }
+}
+
+/// Returns whether a run was begun in a folder, whatever is left of it.
+fn is_of_run(folder: &Path) -> bool {
+    let mut signs = [RUN, "journal", CHECKPOINTS].into_iter();
+    signs.any(|name| folder.join(name).exists())
 }
 
 /// Returns whether a folder has nothing but settings and hidden files, such as the lock. These are
@@ -99,7 +112,7 @@ mod tests {
             }
             folder
         };
-        let refused: [(&str, Files, &str); 4] = [
+        let refused: [(&str, Files, &str); 7] = [
             (
                 "base",
                 &[(MODEL_FILES, ""), (".lock", "")],
@@ -107,7 +120,7 @@ mod tests {
             ),
             (
                 "spread",
-                &[("run.json", r#"{"environment": "1"}"#)],
+                &[(RUN, r#"{"environment": "1"}"#)],
                 "`sqlenv learner`",
             ),
             (
@@ -115,6 +128,9 @@ mod tests {
                 &[("evaluations.jsonl", "")],
                 "no run of `sqlenv train`",
             ),
+            ("lost", &[("journal", "")], "no readable run.json"),
+            ("lost-too", &[(CHECKPOINTS, "")], "no readable run.json"),
+            ("cut", &[(RUN, r#"{"environ"#)], "no readable run.json"),
             ("site", &[("index.html", "")], "no run of `sqlenv train`"),
         ];
         for (name, files, part) in refused {
@@ -126,7 +142,7 @@ mod tests {
         }
         let resumed: [(&str, Files); 2] = [
             ("just-begun", &[(".lock", "")]),
-            ("whole", &[("run.json", "{}"), ("metrics.jsonl", "")]),
+            ("whole", &[(RUN, "{}"), ("metrics.jsonl", "")]),
         ];
         for (name, files) in resumed {
             let folder = make(name, files);

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
+    path::Path,
     process::{Command, Stdio},
     sync::mpsc,
     thread,
@@ -186,4 +187,35 @@ fn the_same_command_starts_a_run_and_resumes_it() {
     assert!(weights(&run) == before);
     let text = fail(sqlenv(&train).args(["--seed", "9"]), 2);
     assert!(text.contains("has other settings"), "{text}");
+    a_learner_does_not_take_a_run_of_one_process(&run);
+    a_damaged_journal_replaces_no_output(&run);
+}
+
+/// A learner knows neither the rules nor the other stages of such a run.
+fn a_learner_does_not_take_a_run_of_one_process(run: &Path) {
+    let config = || fs::read_to_string(run.join("config.toml")).unwrap();
+    let before = config();
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let learner = smoke_learner(&env, run.to_str().unwrap());
+    let text = fail(&mut sqlenv(&learner), 2);
+    assert!(text.contains("is a run of `sqlenv train`"), "{text}");
+    assert_eq!(config(), before);
+}
+
+fn a_damaged_journal_replaces_no_output(run: &Path) {
+    let out = run.with_file_name("trajectories.jsonl");
+    let [run_dir, path] = [run, out.as_path()].map(|it| it.to_str().unwrap());
+    let args = ["trajectories", run_dir, "--out", path];
+    succeed(&mut sqlenv(&args));
+    let before = fs::read_to_string(&out).unwrap();
+    assert!(!before.is_empty());
+    for file in fs::read_dir(run.join("journal")).unwrap() {
+        let file = file.unwrap().path();
+        let mut bytes = fs::read(&file).unwrap();
+        // The head of the file stays.
+        bytes.iter_mut().skip(64).for_each(|it| *it = 0xff);
+        fs::write(&file, bytes).unwrap();
+    }
+    fail(&mut sqlenv(&args), 1);
+    assert_eq!(fs::read_to_string(&out).unwrap(), before);
 }

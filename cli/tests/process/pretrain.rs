@@ -8,6 +8,7 @@ use std::{
 };
 
 use crate::{
+    endings::signal,
     evaluation::weights,
     outcomes::{fail, succeed},
     program::{Running, sqlenv},
@@ -91,6 +92,22 @@ fn a_killed_pretraining_continues_to_the_same_weights() {
     fs::write(shape.join("config.json"), other_theta).unwrap();
     let printed = fail(limited().arg("--architecture").arg(&shape), 1);
     assert!(printed.contains("other model files"), "{printed}");
+}
+
+/// A signal does not wait for the other databases of the shard.
+#[test]
+fn a_signal_ends_the_build_of_a_shard() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = pretrain(dir.path());
+    command.args(["--set", "pretrain.databases_per_shard=4000"]);
+    let mut running = Running(command.stderr(Stdio::null()).spawn().unwrap());
+    running.until(|| dir.path().join(".shard.new/databases").exists());
+    signal(&running, "TERM");
+    assert_eq!(running.0.wait().unwrap().code(), Some(130));
+    // A shard appears when all its databases are built.
+    for name in ["shard", ".shard.new"] {
+        assert!(!dir.path().join(name).exists(), "{name}");
+    }
 }
 
 /// The work of days is not lost to a file in the way of its result.

@@ -17,6 +17,7 @@ mod specs;
 mod store;
 pub(crate) mod template;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -71,18 +72,22 @@ pub fn build(
         recipe: recipe(&[]),
         databases: database_specs(&domains),
     };
-    find().map_or_else(|| build_locked(out, &plan, progress), Ok)
+    let mut report = |done, total| {
+        progress(done, total);
+        ControlFlow::Continue(())
+    };
+    find().map_or_else(|| build_locked(out, &plan, &mut report), Ok)
 }
 
 /// Builds procedural databases and their questions into `out`, and replaces an earlier build.
-/// `progress` is called as that of [`build`].
+/// `progress` is called as that of [`build`], and can stop the build.
 ///
 /// # Errors
-/// Fails like [`build`].
+/// Fails like [`build`], and with [`DataError::Stopped`].
 pub fn build_procedural(
     out: &Path,
     data: &ProceduralData,
-    progress: &mut dyn FnMut(usize, usize),
+    progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<Manifest, DataError> {
     let _lock = folder::lock(out)?;
     let lexicon = Lexicon::read(data.words);
@@ -107,7 +112,7 @@ struct BuildPlan<'a> {
 fn build_locked(
     out: &Path,
     plan: &BuildPlan<'_>,
-    progress: &mut dyn FnMut(usize, usize),
+    progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<Manifest, DataError> {
     own_writer::replace_folder(out, plan.origin, |unfinished| {
         write_build(unfinished, plan, progress)
@@ -117,7 +122,7 @@ fn build_locked(
 fn write_build(
     dir: &Path,
     plan: &BuildPlan<'_>,
-    progress: &mut dyn FnMut(usize, usize),
+    progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<Manifest, DataError> {
     let inputs = GeneratorInputs {
         words: domain::word_lists(),
@@ -149,7 +154,7 @@ fn build_databases(
     specs: &[DatabaseSpec<'_>],
     inputs: &GeneratorInputs,
     folder: &Path,
-    progress: &mut dyn FnMut(usize, usize),
+    progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<Vec<BuiltDatabase>, DataError> {
     let total = specs.len();
     let next = AtomicUsize::new(0);
@@ -177,7 +182,10 @@ fn build_databases(
         drop(sender);
         for (done, (index, built)) in receiver.iter().enumerate() {
             let built = built?;
-            progress(done + 1, total);
+            if progress(done + 1, total).is_break() {
+                next.store(total, Ordering::Relaxed);
+                return Err(DataError::Stopped);
+            }
             results[index] = Some(built);
         }
         Ok::<(), DataError>(())
