@@ -2,8 +2,7 @@
 //! not lost to a mistyped path.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{BufWriter, Write},
+    fs::{self, OpenOptions},
     path::{Path, absolute},
 };
 
@@ -54,35 +53,6 @@ pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes a file by `write`. An earlier content stays until the new one is whole.
-pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
-    let context = || format!("cannot write {}; choose another file", path.display());
-    let write_to = |file: &File| -> Result<()> {
-        let mut out = BufWriter::new(file);
-        write(&mut out)?;
-        out.flush().with_context(context)
-    };
-    // The file that a link names is replaced, and the link stays.
-    let earlier = path.canonicalize().ok().filter(|it| it.is_file());
-    let Some(earlier) = earlier else {
-        return write_to(&File::create(path).with_context(context)?);
-    };
-    let beside = earlier.parent().unwrap_or(Path::new("/"));
-    let partial = tempfile::Builder::new()
-        .prefix(".sqlenv-")
-        .tempfile_in(beside)
-        .with_context(context)?;
-    let file = partial.as_file();
-    write_to(file)?;
-    let permissions = earlier.metadata().map(|it| it.permissions());
-    permissions
-        .and_then(|it| file.set_permissions(it))
-        .and_then(|()| file.sync_all())
-        .with_context(context)?;
-    let persisted = partial.persist(&earlier).map_err(|fault| fault.error);
-    persisted.map(drop).with_context(context)
-}
-
 /// Writes a value as indented JSON.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     write(path, serde_json::to_string_pretty(value)? + "\n")
@@ -129,27 +99,6 @@ mod tests {
         check(&link).unwrap();
         assert_eq!(fs::read_link(&link).unwrap(), file);
         assert!(!file.exists());
-    }
-
-    #[test]
-    fn a_file_is_replaced_when_the_new_content_is_whole() {
-        let dir = tempfile::tempdir().unwrap();
-        let [link, file] = ["link", "file"].map(|name| dir.path().join(name));
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        let put = |text: &str| {
-            replace(&link, |out| Ok(out.write_all(text.as_bytes())?)).unwrap();
-            assert_eq!(fs::read_to_string(&file).unwrap(), text);
-        };
-        put("new");
-        put("newer");
-        let failed = replace(&link, |out| {
-            out.write_all(b"a part")?;
-            anyhow::bail!("damaged")
-        });
-        assert_eq!(failed.unwrap_err().to_string(), "damaged");
-        assert_eq!(fs::read_to_string(&file).unwrap(), "newer");
-        assert_eq!(fs::read_link(&link).unwrap(), file);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! continue meanwhile.
 
 use std::{
+    fs::File,
     io::{BufWriter, Write},
     path::Path,
 };
@@ -39,7 +40,7 @@ pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
         )
     })?;
     let mut groups = journal::read(&args.run_dir)?.peekable();
-    // A damaged record ends a journal, which must not replace the output of a whole one.
+    // A damaged first record ends the journal. An earlier output is then better than none.
     ensure!(
         groups.peek().is_some(),
         "the journal in {} has no group that can be read, so nothing is written; wait for the \
@@ -47,7 +48,11 @@ pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
         args.run_dir.display()
     );
     match &args.out {
-        Some(path) => out_file::replace(path, |out| write_lines(&chat, groups, out)),
+        Some(path) => {
+            let file =
+                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            write_lines(&chat, groups, &mut BufWriter::new(file))
+        }
         None => write_lines(&chat, groups, &mut BufWriter::new(stdout::lock())),
     }
 }

@@ -45,9 +45,13 @@ pub(crate) fn check(args: &DataFolderArgs) -> Result<()> {
     check_left_out(args.left_out.as_deref())?;
     let mut report = data::check(&args.dir, args.databases.as_deref())?;
     write_left_out(args.left_out.as_deref(), &report.dataset.left_out)?;
-    let refusal = refusal_of_environment(undamaged(&report))?;
-    report.problems.extend(refusal);
+    // What was found is printed, also if the environment cannot be opened.
+    let refusal = refusal_of_environment(undamaged(&report));
+    report
+        .problems
+        .extend(refusal.as_ref().ok().cloned().flatten());
     stdout::print(&report)?;
+    refusal?;
     fail_on(&args.dir, report.problems.len())
 }
 

@@ -152,6 +152,11 @@ fn run_statement(connection: &Connection, sql: &str) -> Result<(), String> {
              larger than the dump's size allows"
                 .to_owned()
         }
+        // SQLite does not say that a limit of the process was reached.
+        (Some(ErrorCode::SystemIoFailure), error) => format!(
+            "the new database cannot be written ({error}): free space on the disk of the output \
+             folder, or raise the limit of a file's size (ulimit -f)"
+        ),
         (Some(ErrorCode::TooBig), _) => {
             "a value becomes longer than the dump's size allows".to_owned()
         }
