@@ -8,6 +8,7 @@
 use std::{
     fs::File,
     io::{BufWriter, Write},
+    iter,
     path::Path,
 };
 
@@ -39,14 +40,16 @@ pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
             args.run_dir.display()
         )
     })?;
-    let mut groups = journal::read(&args.run_dir)?.peekable();
-    // A damaged first record ends the journal. An earlier output is then better than none.
-    ensure!(
-        groups.peek().is_some(),
-        "the journal in {} has no group that can be read, so nothing is written; wait for the \
-         first group, or restore the journal",
-        args.run_dir.display()
-    );
+    let mut groups = journal::read(&args.run_dir)?;
+    // Where nothing can be read, an earlier output is better than none.
+    let first = groups.next().transpose()?.with_context(|| {
+        format!(
+            "the journal in {} has no group that can be read, so nothing is written; wait for the \
+             first group, or restore the journal",
+            args.run_dir.display()
+        )
+    })?;
+    let groups = iter::once(Ok(first)).chain(groups);
     match &args.out {
         Some(path) => {
             let file =
