@@ -13,7 +13,7 @@ use std::{io, net::SocketAddr};
 
 use anyhow::{Result, anyhow, ensure};
 use learner::LearnerServerConfig;
-use policy::Model;
+use policy::{Model, durable};
 use report::{PolicyName, RunFolder, RunInfo, RunStatus};
 use tokio_util::sync::CancellationToken;
 
@@ -125,8 +125,7 @@ fn is_full_disk(error: &anyhow::Error) -> bool {
     let mut causes = error
         .chain()
         .filter_map(|it| it.downcast_ref::<io::Error>());
-    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
-    causes.any(|cause| full.contains(&cause.kind()))
+    causes.any(durable::is_full)
 }
 
 /// Refuses settings of a run over several processes.

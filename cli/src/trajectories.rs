@@ -67,7 +67,7 @@ fn check_is_not_read(out: &Path, run_dir: &Path) -> Result<()> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    for name in ["journal", CHECKPOINTS] {
+    for name in [journal::FOLDER, CHECKPOINTS] {
         let Ok(read) = run_dir.join(name).canonicalize() else {
             continue;
         };

@@ -8,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use policy::durable;
+
 use crate::group::RefusedGroup;
 
 /// What can go wrong in the learner.
@@ -251,11 +253,9 @@ impl LearnerError {
 
 /// Returns what to do about a failure of the disk, if that is clear.
 fn remedy(cause: &io::Error) -> &'static str {
-    match cause.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; free space on this disk, and continue the run from its last checkpoint"
-        }
-        _ => "",
+    match durable::is_full(cause) {
+        true => "; free space on this disk, and continue the run from its last checkpoint",
+        false => "",
     }
 }
 

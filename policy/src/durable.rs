@@ -5,8 +5,16 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Result, Write};
+use std::io::{Error, ErrorKind, Result, Write};
 use std::path::Path;
+
+/// Returns whether a write failed because the disk, or the user's share of it, is full.
+pub fn is_full(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    )
+}
 
 /// Writes a file and waits until its bytes are on the disk.
 pub fn write(path: &Path, content: &[u8]) -> Result<()> {

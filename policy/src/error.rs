@@ -6,6 +6,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::durable;
+
 /// An error of opening, running or saving a policy.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
@@ -96,9 +98,9 @@ impl PolicyError {
 
 /// Returns what to do about a failure of the disk, if that is clear.
 fn remedy(cause: &io::Error) -> &'static str {
-    match cause.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free space on this disk",
-        _ => "",
+    match durable::is_full(cause) {
+        true => "; free space on this disk",
+        false => "",
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{fs, io, path::Path};
 
 use anyhow::{Context as _, Result, bail};
-use learner::checkpoint::CHECKPOINTS;
+use learner::{checkpoint::CHECKPOINTS, journal};
 use report::SETTINGS;
 use serde_json::Value;
 
@@ -50,9 +50,9 @@ fn command_of(folder: &Path) -> Option<&'static str> {
     }
 }
 
-/// Returns whether a run was begun in a folder, whatever is left of it.
+/// Returns whether a folder has files that only a run writes.
 fn is_of_run(folder: &Path) -> bool {
-    let mut signs = [RUN, "journal", CHECKPOINTS].into_iter();
+    let mut signs = [RUN, journal::FOLDER, CHECKPOINTS].into_iter();
     signs.any(|name| folder.join(name).exists())
 }
 
@@ -132,7 +132,7 @@ mod tests {
                 &[("evaluations.jsonl", "")],
                 "no run of `sqlenv train`",
             ),
-            ("lost", &[("journal", "")], "no readable run.json"),
+            ("lost", &[(journal::FOLDER, "")], "no readable run.json"),
             ("lost-too", &[(CHECKPOINTS, "")], "no readable run.json"),
             ("cut", &[(RUN, r#"{"environ"#)], "no readable run.json"),
             ("site", &[("index.html", "")], "no run of `sqlenv train`"),

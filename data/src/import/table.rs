@@ -109,7 +109,7 @@ pub(crate) fn fill(
     })
 }
 
-/// Whether an error is about the disk of the new database and not about the rows.
+/// Returns whether an error is about the disk of the new database and not about the rows.
 fn is_of_disk(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),

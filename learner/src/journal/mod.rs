@@ -24,8 +24,11 @@ use std::{
 use policy::durable;
 use proto::{EncodedGroup, v1::SubmitRequest};
 
-pub(crate) use self::terms::{FOLDER, open_copies};
-pub use self::{records::JournalEntry, terms::NewTerm};
+pub(crate) use self::terms::open_copies;
+pub use self::{
+    records::JournalEntry,
+    terms::{FOLDER, NewTerm},
+};
 use self::{
     records::{Entries, record},
     terms::TermFile,

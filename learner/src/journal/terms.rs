@@ -17,7 +17,7 @@ use policy::durable;
 use crate::error::{AtPath as _, LearnerError, Result};
 
 /// The folder of the terms' files in a run folder.
-pub(crate) const FOLDER: &str = "journal";
+pub const FOLDER: &str = "journal";
 /// The term of groups that were copied from an object store: those of all learners that had the run
 /// before.
 const TERM_OF_COPIES: u64 = 0;
